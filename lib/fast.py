@@ -105,7 +105,7 @@ def accelerate(network: nn.Module, switches: Collection[str], dtype: torch.dtype
 
 
 def products(network: nn.Module) -> None:
-    """Make each fp32 nn.Linear and each Factor multiply by the faster library on a CPU."""
+    """Make each fp32 nn.Linear and each fp32 Factor multiply by the faster library on a CPU."""
     # it loads the compiler's front end, which takes a second
     from lib import products as libraries
 

@@ -186,7 +186,8 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
 
     Columns: the fields of the case, each metric under its own name (a number, a text, a list of samples, or a dict of
     columns), and `COLUMNS`. A record of other code than today's has `stale` set. Without a `machine`, the latest one
-    measured here is told. Raises ValueError for a machine that has no records at all."""
+    measured here is told. `attrs["machine"]` is the first one's name. Raises ValueError for a machine that has no
+    records at all."""
     known = machines()
     if not machine and not known:
         raise NotMeasured("anything, on any machine")
@@ -196,7 +197,9 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
     for machine_name in names:
         validate.choice("machine", machine_name, known)
         loaded += of_machine(experiment, machine_name)
-    return frame(experiment, loaded)
+    table = frame(experiment, loaded)
+    table.attrs["machine"] = names[0]
+    return table
 
 
 def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:

@@ -57,9 +57,9 @@ def test_parameters_replace_the_defaults_and_names_of_the_previous_notebook_are_
 
 
 def test_the_notebook_goes_on_after_not_measured_and_what_then_misses_a_name_shows_nothing(tmp_path, shared, output):
-    raises = "from lib.records import NotMeasured\nfrom lib.report import answers\nraise NotMeasured('it')\nbest = 1"
+    raises = "from lib.records import NotMeasured\nfrom lib.report import answers\nraise NotMeasured('it')\nbest = it"
     # the second misses a name of the first, the third one of the second
-    sources = [raises, "print(best)\nbetter = 2", "print(better)"]
+    sources = [raises, "better = best", "print(better)"]
     cells = [(source, "raises-exception") for source in sources]
     execution.execute(shared, write(tmp_path / "one.ipynb", *cells, "print('later')"), output, {})
     assert outputs(output) == [["NotMeasured"], [], [], ["later\n"]]

@@ -140,8 +140,8 @@ def attention_moved_bytes(
     """Return the least bytes that attention alone must move, by phase.
 
     Each kernel reads its inputs and writes its outputs once. Q, K, V, the output and their gradients are in fp32, or
-    with `native` in the products' type: four in the forward pass, eight in the backward, where the formula reads the
-    output too although it need not. Scores have the products' width. `naive` writes them, then scales, masks,
+    with `native` in the products' type: four in the forward pass, eight in the backward, the output among them although
+    the formula's derivative does not read it. Scores have the products' width. `naive` writes them, then scales, masks,
     normalises and reads them, each in a kernel of its own; `compiled` has one kernel between the two products. The
     backward pass has the derivative of each step, and reads the weights twice, for the gradients of V and of the
     scores. Other variants move no scores. `batch_size` counts the heads, too."""

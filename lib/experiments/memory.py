@@ -38,7 +38,8 @@ class Memory(Step):
     def measure(self, record: Recording, seconds: float) -> None:
         """Check, follow the memory of one iteration, and find what is alive at its peak.
 
-        A case with checkpointing also runs in pairs with the same case without; others are not timed."""
+        A case with checkpointing and a backward pass also runs in pairs with the same case without; others are not
+        timed. Of a compiled case there is no more than its peak."""
         work = record.setup()
         measuring.check(record, work)
         # operations inside a graph cannot be followed

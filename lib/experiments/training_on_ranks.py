@@ -74,7 +74,7 @@ class Replica(Training):
 
     @contextlib.contextmanager
     def memory_of_first(self) -> Iterator[dict]:
-        """Yield a dict that gets live memory in MiB, counted within the block.
+        """Yield a dict that gets live memory in MiB, before the block, within it and after it.
 
         `initial_mib` and `before_step_mib`, before the optimizer's step, are of all tensors. Those of `held_mib` follow
         after the block, as `after_parameters_mib` and so on."""

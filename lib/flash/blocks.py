@@ -18,7 +18,8 @@ COMPILED_BLOCK = 256  # of fewer blocks, since a call of compiled code takes lon
 class FlashAttentionTorch(torch.autograd.Function):
     """Compute an online softmax, with at most T x `block` scores a head.
 
-    If `compiled`, torch.compile fuses the work on the scores of a block."""
+    If `compiled`, torch.compile fuses the work on the scores of a block. It has no second derivative: one would be
+    wrong, since the log-sum-exp counts as a constant there."""
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False, block=BLOCK, compiled=False):

@@ -45,7 +45,7 @@ def differentiate(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys and values, by Triton."""
     dq, dk, dv = _like_differentiate(q, k, v, out, dout, logsumexp, causal)
-    # the first kernel writes means of the gradients of weights into the second, and the other kernel reads them
+    # the log-sum-exp, and room for means that the first kernel writes and the second one reads
     sums = [logsumexp, torch.empty_like(logsumexp)]
     _launch("flash_backward_q", [q, k, v, out, dout, dq], sums, causal)
     _launch("flash_backward_kv", [q, k, v, dout, dk, dv], sums, causal)

@@ -39,7 +39,7 @@ def name_kernels() -> None:
 
 @contextlib.contextmanager
 def cold() -> Iterator[dict]:
-    """Compile inside the block from empty caches.
+    """Compile inside the block from empty caches; what this process has compiled needs a reset first.
 
     What it compiles goes to $TORCHINDUCTOR_CACHE_DIR, if set, at the block's end. Yields a dict that then gets metrics:
     the numbers of compiled `graphs` and of `graph_breaks`, and `graph_break_reasons`, a table of `reason` (its first

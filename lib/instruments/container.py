@@ -25,7 +25,7 @@ def memory_bytes() -> tuple[int | float, int | float]:
         for limit_file, used_file, cache_name in MEMORY_FILES:
             limit = _read(group / limit_file)
             used = _read(group / used_file)
-            # without a limit, it is `max` or missing
+            # without a limit, it is `max`, missing, or in version 1 larger than any memory
             if limit.isdigit() and used.isdigit():
                 statistics = dict(line.split() for line in _read(group / "memory.stat").splitlines())
                 # the kernel gives up its cache of files when a program needs the memory

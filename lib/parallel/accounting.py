@@ -102,12 +102,14 @@ class XXL:
     token_bytes = 2 * blocks * (d_model + d_ff)  # that a token keeps: the inputs of both products in bf16
 
     @classmethod
-    def least_world(cls, tokens: float, device_bytes: float) -> int:
-        """Return the fewest devices that hold the states and `tokens` each.
+    def least_world(cls, tokens: float, device_bytes: float) -> float:
+        """Return the fewest devices that hold the states and `tokens` each; infinite if no number does.
 
         The states and half of the activations are sharded; the other half is on every device."""
-        # states / n + half / n + half is at most the memory of a device
         half_bytes = cls.token_bytes * tokens / 2
+        if half_bytes >= device_bytes:
+            return math.inf
+        # states / n + half / n + half is at most the memory of a device
         return math.ceil((cls.state_bytes + half_bytes) / (device_bytes - half_bytes))
 
 

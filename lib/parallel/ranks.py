@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing import connection
 from pathlib import Path
@@ -68,7 +68,8 @@ class World(contextlib.AbstractContextManager):
             pipe_of_rank.close()
             self.processes.append(process)
             self._pipes.append(pipe)
-        self._answers(START_S)
+        with self._closed_by_error():
+            self._answers(START_S)
 
     def __exit__(self, *_):
         self.close()
@@ -77,37 +78,44 @@ class World(contextlib.AbstractContextManager):
         """Call a function of a module in every rank, and return what each returned.
 
         Raises RankFailed, also without an answer in `within_s` seconds; the world is closed then."""
-        for pipe in self._pipes:
-            # a rank that has ended tells so by its missing answer
-            with contextlib.suppress(BrokenPipeError):
-                pipe.send((function, arguments))
-        return self._answers(within_s)
+        with self._closed_by_error():
+            for pipe in self._pipes:
+                # a rank that has ended tells so by its missing answer
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.send((function, arguments))
+            return self._answers(within_s)
+
+    @contextlib.contextmanager
+    def _closed_by_error(self) -> Iterator[None]:
+        """Close the world if the block raises, or is interrupted."""
+        try:
+            yield
+        except BaseException:
+            # later calls must not get the answers of this one
+            self.close()
+            raise
 
     def _answers(self, within_s: float) -> list:
-        """Return what each rank answers; close the world unless all do well."""
+        """Return what each rank answers."""
         silent = {pipe: rank for rank, pipe in enumerate(self._pipes)}
         results = [None] * self.size
         deadline = time.monotonic() + within_s
-        try:
-            while silent:
-                ready = connection.wait(silent, max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    raise RankFailed(f"no answer from rank {', '.join(map(str, silent.values()))} in {within_s:.0f} s")
-                rank = silent.pop(ready[0])
-                try:
-                    results[rank] = ready[0].recv()
-                except (EOFError, ConnectionResetError):
-                    results[rank] = RankFailed(f"rank {rank}: closed its pipe")
-                if isinstance(results[rank], RankFailed):
-                    # a rank that ended makes the others fail, too
-                    raise self._ended() or results[rank]
-        except BaseException:  # an interrupt, too: later calls must not get the answers of this one
-            self.close()
-            raise
+        while silent:
+            ready = connection.wait(silent, max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise RankFailed(f"no answer from rank {', '.join(map(str, silent.values()))} in {within_s:.0f} s")
+            rank = silent.pop(ready[0])
+            try:
+                results[rank] = ready[0].recv()
+            except (EOFError, ConnectionResetError):
+                results[rank] = RankFailed(f"rank {rank}: closed its pipe")
+            if isinstance(results[rank], RankFailed):
+                # a rank that ended makes the others fail, too
+                raise self._ended() or results[rank]
         return results
 
     def _ended(self) -> RankFailed | None:
-        """Return the error of the lowest rank that ends within GRACE_S, or None."""
+        """Return the error of the first rank that ends within GRACE_S, or None."""
         ended = connection.wait([process.sentinel for process in self.processes], GRACE_S)
         for rank, process in enumerate(self.processes):
             if process.sentinel in ended:

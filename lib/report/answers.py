@@ -21,11 +21,11 @@ SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
 
 def _after_missing(shell, kind, error, trace, tb_offset=None) -> None:
     """Show an error, unless a cell above had no data for the name it misses."""
-    # the source of cells without data, which would have assigned the names in it
+    # the source of cells without data, one of which would have assigned the name
     code = shell.user_ns.get("_without_data", "")
     was_said_above = kind is NameError and re.search(rf"\b{error.name}\b", code)
     if was_said_above or kind is records.NotMeasured:
-        shell.user_ns["_without_data"] = code + shell.user_ns["In"][-1]
+        shell.user_ns["_without_data"] = f"{code}\n{shell.user_ns['In'][-1]}"
     if not was_said_above:
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 

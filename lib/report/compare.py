@@ -37,11 +37,12 @@ def comparisons(frame: pd.DataFrame, phase: str = "") -> pd.DataFrame:
     return pd.DataFrame(rows).assign(comparison=judged(measured))
 
 
-def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping]]) -> dict[str, Comparison]:
+def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping | None]]) -> dict[str, Comparison]:
     """Compare two cases by name that both ran in pairs with the same baseline.
 
-    Their ratio, the second's time over the first's, is the quotient of their two ratios in each round. A case that is
-    itself the baseline is None. Names whose cases were not measured are left out."""
+    Each is one case of one machine; the second is None if it is that baseline itself. Their ratio, the second's time
+    over the first's, is the quotient of their two ratios in each round. Names whose cases were not measured are left
+    out."""
     measured = {}
     for name, (case, other) in cases.items():
         with contextlib.suppress(NotMeasured):

@@ -1,7 +1,7 @@
 """Render the notebooks into one page, `reports/report.html`.
 
 Each notebook is executed with `machine=`. All are joined to one notebook, which nbconvert exports with the template in
-`reports/template`: as HTML for the page, which loads nothing from the network, and as Markdown for hosting pages.
+`reports/template`: as HTML for the page, which loads nothing from the network. `__main__` also exports it as Markdown.
 """
 
 import contextlib

@@ -71,7 +71,8 @@ def lines(
 ) -> Figure:  # fmt: skip
     """Draw `y` with its intervals against `x`, one line for each value of `by`.
 
-    Each line is named at its end. The axes in `log` are logarithmic; the ticks of `x` are the values measured."""
+    Each line is named at its end. The axes in `log` are logarithmic; the ticks of `x` are the values measured,
+    of more than six every other one."""
     figure = blank(height)
     axes = figure.axes[0]
     frame = frame[tidy.values(frame[y]).notna()].sort_values(x, kind="stable")
@@ -140,7 +141,8 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
 def ratios(frame: pd.DataFrame, rows: str, xlabel: str = "times as fast as its baseline") -> Figure:
     """Draw one point with its interval for each `comparison`, beside a line at one.
 
-    The column `rows` names the points. Green is faster, red slower, hollow not decided, as said at the right."""
+    The column `rows` names the points. Green is faster, red slower, hollow the same or unclear, as said at
+    the right."""
     frame = frame.dropna(subset="comparison")
     figure = blank(0.9 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
@@ -168,7 +170,7 @@ def ratios(frame: pd.DataFrame, rows: str, xlabel: str = "times as fast as its b
 def show(figure: Figure, alt: str, key: str = "") -> None:
     """Display a figure as SVG; `alt` says in words what it shows.
 
-    With a `key`, `summary` can show it too."""
+    With a `key`, the notebook `summary` can show it too."""
     answers.figure(svg(figure, alt), key)
 
 

@@ -18,7 +18,7 @@ RANGE = re.compile(r"^(.*?) \(([^()]*)\)(.*)$")  # of `81 (79 to 83)` and `3.3×
 
 
 def table(frame: pd.DataFrame, caption: str, note: str = "") -> "Table":
-    """Return a frame as a table that notebooks display; nothing if it is empty.
+    """Return a frame as a table that notebooks display, an empty one as nothing.
 
     Column names carry their unit: "time, ms". Cells are Intervals, Comparisons, numbers, booleans or texts. Raises
     ValueError for more than 8 columns."""

@@ -21,17 +21,21 @@ STATUSES = {  # the worst last
 
 
 def fields(frame: pd.DataFrame) -> list[str]:
-    """List the axes of a frame's experiment that are among its columns."""
+    """List the fields of a case of a frame's experiment that are among its columns."""
     if frame.empty:
         raise NotMeasured("this experiment, on this machine")
     return [name for name in notebooks.fields(frame["experiment"].iloc[0]) if name in frame]
 
 
 def told(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of the first machine; NotMeasured without any."""
+    """Return the records of the machine that the report is of, whose come first; NotMeasured without any."""
+    if not frame.empty:
+        # what was just measured by hand is of this machine alone
+        machine = frame.attrs.get("machine", frame["machine"].iloc[0])
+        frame = frame[frame["machine"] == machine]
     if frame.empty:
         raise NotMeasured("this experiment, on this machine")
-    return frame[frame["machine"] == frame["machine"].iloc[0]]
+    return frame
 
 
 def ok(frame: pd.DataFrame) -> pd.DataFrame:
@@ -45,7 +49,7 @@ def ok(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def only(frame: pd.DataFrame, **values) -> pd.DataFrame:
-    """Return the rows with these values; a list names several."""
+    """Return the rows with these values; a list names several. NotMeasured without any, or without the column."""
     rows = frame
     for name, value in values.items():
         if name not in rows:

@@ -44,7 +44,8 @@ class Comparison:
     def tier(self) -> str:
         """Return how sure a gain is: proven, probable (by more than 3%), or none.
 
-        It is proven if its own interval lies above one, whatever the verdict, which the whole table decides."""
+        It is proven if its own interval lies above one, and the verdict, which the whole table decides, is not the
+        same."""
         if self.verdict == SAME or self.ratio.value <= 1:
             return "none"
         if self.ratio.low > 1:
@@ -82,14 +83,14 @@ class Comparison:
 
 
 def _uncertainty(ratio: Interval) -> float:
-    """Return the uncertainty whose digits tell a ratio and its ends from one."""
+    """Return the uncertainty to format a ratio by, so that it and its ends do not read 1.0 if they can."""
     if not ratio.known:
         return 0.01
     nearest = min(abs(ratio.low - 1), abs(ratio.high - 1))
     # a gain must not read 1.0
     if abs(ratio.value - 1) > MARGIN:
         nearest = min(nearest, abs(ratio.value - 1))
-    # a digit at 10^-p is off by half of that; more than one further digit is never needed
+    # rounding to 10^-p is off by up to half of that; but a wide interval gets only one more digit than it warrants
     return max(min(ratio.reach, 2 * nearest), ratio.reach / 10)
 
 
@@ -129,8 +130,8 @@ def joined(processes: Sequence[Measured]) -> Measured:
 def judged(rows: Sequence[Measured]) -> list[Comparison]:
     """Judge the ratios of one table together (Benjamini and Hochberg 1995).
 
-    The spread between processes is moderated by that of all rows. On average at most 2.5% of those called faster or
-    slower are false, and as many of those called the same."""
+    The spread between processes is moderated by that of all rows, if at least three have one. On average at most 2.5%
+    of those called faster or slower are false, and as many of those called the same."""
     if not rows:
         return []
     counts = np.array([len(row.logs) for row in rows])

@@ -8,14 +8,14 @@
 
 import math
 
-SMALL = 1e-4  # numbers below it whose uncertainty is unknown are written with an exponent
+SMALL = 1e-4  # numbers below it whose uncertainty is unknown or 0 are written with an exponent
 
 
 def number(value: float, uncertainty: float = math.nan) -> str:
     """Format a number to the first digit of its uncertainty, with at least two digits.
 
     A number with an uncertainty of zero gets four digits, and one whose uncertainty is unknown three; below
-    1e-4 both get two and an exponent. NaN is a dash."""
+    1e-4 both get at most two and an exponent. NaN is a dash."""
     if value < 0:
         return f"−{number(-value, uncertainty)}"
     if 0 < value < SMALL and not uncertainty > 0:

@@ -1,6 +1,6 @@
 """Compute medians of times with their intervals.
 
-`rounds` is always a list of lists: the samples of each process.
+As a parameter `rounds` is always a list of lists: the samples of each process.
 
 >>> print(median([[1.99, 2.1, 1.9], [2.01, 2.2, 1.9], [2.0, 2.0, 2.0]]))
 2.00 (1.98 to 2.02)
@@ -60,7 +60,7 @@ class Interval:
         return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
     def widened(self, log_error: float) -> "Interval":
-        """Return the interval with one more relative error, added in quadrature."""
+        """Return the interval with one more relative error, added in quadrature, another interval's `log_error`."""
         if not self.known or self.low <= 0:
             return self
         down = math.hypot(math.log(self.value / self.low), log_error)
@@ -83,9 +83,9 @@ class Interval:
 def median(rounds: Sequence[Sequence[float]]) -> Interval:
     """Return the median with its 95% interval.
 
-    Three rounds or more have a t interval over the logarithms of their medians. Fewer have the order-statistic interval
-    of the first round's samples, which speaks for that process. Medians that are not all positive, such as those of
-    counts, have the interval of `of_processes`. Raises ValueError without any rounds."""
+    Three rounds or more have a t interval over the logarithms of their medians. Of fewer the first alone is told, by
+    its median and order-statistic interval, which speak for that process. Medians that are not all positive, such as
+    those of counts, have the interval of `of_processes`. Raises ValueError without any rounds."""
     if not rounds:
         raise ValueError("rounds: got none, expected at least one list of samples")
     medians = [statistics.median(samples) for samples in rounds]
@@ -135,7 +135,9 @@ def order_statistics(samples: Sequence[float]) -> tuple[float, float]:
 
 @functools.cache
 def _rank(n: int) -> tuple[int, float]:
-    """Return the rank of the interval's ends, and the part of the way to the next."""
+    """Return the rank of the ends, from 1, and the part of the way to the next one inward.
+
+    The rank is 0 if there is none. The part is Hettmansperger's and Sheather's."""
     below = special.bdtr(np.arange(n + 1), n, 0.5)  # probability that at most so many of n lie below the median
     rank = int(np.searchsorted(below, (1 - CONFIDENCE) / 2))
     if rank < 1:

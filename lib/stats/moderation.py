@@ -20,7 +20,7 @@ def moderated(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, 
 
     A comparison of one process, with no degrees of freedom of its own, has those of the prior. An outlying one takes
     only part of them: the probability that it is no outlier. The prior's are the least within one standard error of the
-    likeliest, so that a small table does not claim too much. None of fewer than three variances that are positive."""
+    likeliest, so that a small table does not claim too much. Returns None for fewer than three positive variances."""
     positive = variances > 0  # of equal values there is no logarithm
     if positive.sum() < FEWEST:
         return None
@@ -40,9 +40,9 @@ def moderated(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, 
 def _belonging(tail: float, others: np.ndarray) -> float:
     """Return the probability that a comparison is not an outlying one.
 
-    It compares how rare so large a variance is under the prior with how rare it is among the others. A larger variance
-    never has a larger probability."""
-    rarer = np.append(others[others <= tail], tail)
+    It compares `tail`, how rare so large a variance is under the prior, with how rare the one of its rank should be if
+    none were outlying (Phipson et al., section 3.3). A larger variance never has a larger probability."""
+    rarer = np.append(np.sort(others[others <= tail]), tail)
     expected = (np.arange(len(rarer)) + 0.5) / (len(others) + 0.5)
     return min(1.0, float(np.max(rarer / expected)))
 

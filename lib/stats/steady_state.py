@@ -16,7 +16,7 @@ WIDEST_QUIET = 0.1  # its interquartile range over its median
 def steady(samples: Sequence[float]) -> int | None:
     """Return the index from which the series is steady, or None if it never is.
 
-    A band of 2 to 15% is laid around the median of the last half. The warm-up ends at the point that best separates
+    A band of ±2 to ±15% is laid around the median of the last half. The warm-up ends at the point that best separates
     samples outside the band from those inside. The series is never steady if the warm-up takes more than half of it, or
     if fewer than ten samples are left, or if those drift."""
     values = np.asarray(samples, dtype=float)

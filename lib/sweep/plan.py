@@ -56,9 +56,9 @@ class Plan:
 
 
 def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
-    """Plan a shard: a kernel for each experiment, round and value of a `fresh` axis.
+    """Plan a shard: a kernel for each tier, round, experiment, device and value of a `fresh` axis.
 
-    With several slots, the cases of a kernel are dealt to as many kernels, unless they need the whole machine."""
+    With several slots, the cases of a kernel are dealt to one kernel a slot, unless they need the whole machine."""
     plan = Plan()
     order = list(dict.fromkeys(block.experiment for block in blocks))
     entries_of_kernel = {}
@@ -77,7 +77,7 @@ def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
                 continue
             entry = Entry(asdict(case), options.seconds, options.timeout)
             entries.append(entry)
-            fresh = str([getattr(case, axis) for axis in options.fresh])
+            fresh = str({axis: getattr(case, axis) for axis in options.fresh})
             for round in range(1, options.rounds + 1):
                 kernel = (options.tier, round, order.index(block.experiment), case.device, fresh)
                 entries_of_kernel.setdefault(kernel, []).append(entry)

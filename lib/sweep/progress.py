@@ -56,7 +56,7 @@ class Progress:
         self.started = time.time()
 
     def begins(self, slot: object, name: str) -> None:
-        """Note the case in hand at a slot; `name` is its experiment and its name."""
+        """Note the case in hand at a slot; `name` says experiment and case."""
         self.in_hand[slot] = name
         self.bar.set_description_str(name[:60].ljust(60))
         self.write("running")
@@ -68,8 +68,7 @@ class Progress:
         case = (record["experiment"], records.name(record["case"]))
         self.left.discard((*case, record["round"]))
         if record["status"] != "ok":
-            # later rounds leave it out
-            self.left = {key for key in self.left if key[:2] != case}
+            self.leave_out(*case)
         self.counts["left"] = len(self.left)
         self.counts[record["status"]] += 1
         self.case_seconds[case] = record["seconds"]
@@ -80,6 +79,11 @@ class Progress:
             self.say(f"{record['status']}: {' '.join(case)}: {record['metrics'].get('reason', '')}")
         if 0 < len(self.left) <= self.bar.total / 2 < left_before:
             self.say(f"half of the cases are measured; {self.expected_end()}")
+
+    def leave_out(self, experiment: str, name: str) -> None:
+        """Note that a case is not measured in later rounds, or in any."""
+        self.left = {key for key in self.left if key[:2] != (experiment, name)}
+        self.counts["left"] = len(self.left)
 
     def expected_end(self) -> str:
         """Tell the expected end by times of the same case, else of its experiment."""
@@ -92,7 +96,7 @@ class Progress:
         if not self.measured_seconds:
             # kernels must start too, and the smallest cases came first
             return f"at least {left_seconds / self.slots / 60:.0f} min left"
-        # so much longer than its cases the sweep took so far, or shorter with several slots
+        # so much longer than its cases the sweep took so far, or shorter with slots side by side
         left_seconds *= (time.time() - self.started) / self.measured_seconds
         end = datetime.fromtimestamp(time.time() + left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"

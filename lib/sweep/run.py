@@ -96,14 +96,17 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
                 return
         elif kernel.timed_out:
             reason = f"took longer than {left[0].timeout:g} s"
-            yield _ended_badly(job, left.pop(0), "timeout", reason, kernel.since)
+            yield _ended_badly(job, left.pop(0), place, "timeout", reason, kernel.since)
         elif tries[name, True] == TRIES:
-            yield _ended_badly(job, left.pop(0), "crashed", kernel.reason, kernel.since)
+            yield _ended_badly(job, left.pop(0), place, "crashed", kernel.reason, kernel.since)
 
 
-def _ended_badly(job: Job, entry: Entry, status: str, reason: str, since: float) -> Message:
+def _ended_badly(job: Job, entry: Entry, place: Place, status: str, reason: str, since: float) -> Message:
     """Save a record for a kernel that died or timed out, and return its message."""
     around = environment.describe(job.device)
+    if place.gpu:
+        # this process sees the first GPU, and the kernel had another
+        around.pop("gpu", None)
     seconds = max(0.0, time.time() - since)
     record = records.create(job.experiment, entry.case, job.round, status, {"reason": reason}, around, seconds=seconds)
     records.save(record)

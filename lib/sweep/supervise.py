@@ -143,6 +143,7 @@ class Supervisor:
             self.losses[file] += 1
             if self.losses[file] == LOSSES:
                 self.ledger.finish(file, "given up")
+                self.progress.leave_out(job.experiment, records.name(left[0].case))
                 self._tell(f"{in_hand}: given up after {LOSSES} lost workers: {reason}")
         self.waiting.appendleft(job)
 

@@ -1,5 +1,7 @@
 """The costs of several devices agree with worked examples, and with the tensors of a model."""
 
+import math
+
 import pytest
 import torch
 
@@ -62,6 +64,8 @@ def test_xxl_takes_3276_gib_and_35_devices():
     held = [(xxl.state_bytes + 160 * xxl.token_bytes) / n + 160 * xxl.token_bytes for n in (world, world - 1)]
     assert held[0] <= accounting.TPU_BYTES < held[1]
     assert xxl.least_world(0, xxl.state_bytes / 4) == 4  # an exact fit
+    # half of the activations alone fill a device
+    assert xxl.least_world(2 * accounting.TPU_BYTES / xxl.token_bytes, accounting.TPU_BYTES) == math.inf
 
 
 def test_the_scaling_books_example_needs_2550_tokens_a_chip_and_850_with_three_axes():

@@ -1,6 +1,7 @@
 """Ranks meet, answer, and leave nothing behind when one of them fails."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -40,6 +41,13 @@ def test_a_rank_that_fails_ends_its_world_and_leaves_no_process(size, sent, mess
         os.kill(world.processes[-1].pid, sent)
         with pytest.raises(ranks.RankFailed, match=f"^{message}"):
             world.run(rank_checks.refuse, within_s=2 if sent == signal.SIGSTOP else 60, rank=size - 1)
+        assert not any(process.is_alive() for process in world.processes)
+
+
+def test_a_call_that_cannot_be_sent_ends_the_world():
+    with ranks.World(1) as world:
+        with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
+            world.run(lambda: 1)
         assert not any(process.is_alive() for process in world.processes)
 
 

@@ -28,6 +28,14 @@ def frame():
     )
 
 
+def test_without_records_of_the_first_machine_nothing_is_told(frame):
+    frame.attrs["machine"] = "other"
+    assert set(tidy.told(frame)["machine"]) == {"other"}
+    frame.attrs["machine"] = "without-records"
+    with pytest.raises(NotMeasured):
+        tidy.told(frame)
+
+
 def test_the_first_machine_is_told_and_its_fields_are_the_axes_of_the_notebook(frame):
     assert tidy.fields(frame) == ["variant", "num_params"]
     pd.testing.assert_frame_equal(tidy.told(frame), frame.query("machine == 'test-1c'"))

@@ -77,6 +77,7 @@ def test_a_case_that_loses_every_slot_is_given_up(jobs):
     (trouble,) = supervisor.troubles
     assert trouble == f"cheap 3-ok-1-cpu: given up after {LOSSES} lost workers: its machine lost power"
     assert supervisor.ledger.counts(jobs)["ok"] == 5
+    assert supervisor.progress.counts["left"] == supervisor.ledger.counts(jobs)["left"] == 0
 
 
 def test_a_full_disk_ends_the_sweep(jobs):
