@@ -118,7 +118,8 @@ def unavailable(
 ) -> str | None:
     """Return why the device cannot run a variant and its backward, or None.
 
-    `capability` is that of a CUDA device."""
+    `capability` is that of a CUDA device; it and `d_head` count for `triton`. PyTorch's kernels have further limits,
+    which a run meets."""
     if variant == "triton":
         return tiles.missing(d_head, capability)
     if variant in ("sdpa_efficient", "sdpa_cudnn") and device != "cuda":

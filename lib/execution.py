@@ -25,7 +25,7 @@ NOT_MEASURED = "NotMeasured"
 def socket_folder() -> str:
     """Return the folder for temporary files, or /tmp if sockets need a shorter one."""
     folder = tempfile.gettempdir()
-    # macOS allows 103 bytes, of which a slot's kernel takes up to 44 below this folder
+    # macOS allows 103 bytes, of which up to 44 are a sweep's folder, a kernel's and a socket's name
     return folder if len(os.fsencode(folder)) <= 59 else "/tmp"
 
 

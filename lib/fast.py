@@ -160,6 +160,7 @@ class Factor(nn.Module):
             if weight.grad is None:
                 weight.grad = rows
             else:
+                # not in place: the former gradient is a view of the matrix's
                 weight.grad = weight.grad + rows
         matrix.grad = None
 
@@ -245,8 +246,9 @@ def _compiled():
 
 
 def _update_and_copy(param_N, grad_N, exp_avg_N, exp_avg_sq_N, rounded_N, rate, scale, hyper: Hyper) -> None:
-    """Apply the equations of `adam.single_tensor` and round the result."""
-    # `rate` and `scale` correct the biases; compiled inside, their powers would be computed for every element
+    """Apply the equations of `adam.single_tensor` without amsgrad, and round the result."""
+    # `rate`, with the learning rate, and `scale` correct the biases; compiled inside, their powers would be computed
+    # for every element
     wide_N = grad_N.to(param_N.dtype)
     exp_avg_N.mul_(hyper.beta1).add_(wide_N, alpha=1 - hyper.beta1)
     exp_avg_sq_N.mul_(hyper.beta2).addcmul_(wide_N, wide_N, value=1 - hyper.beta2)

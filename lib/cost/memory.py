@@ -57,7 +57,7 @@ class _Step:
         self.logits = 4 * shape.tokens * shape.vocab_size
         self.inner = self.narrow * shape.tokens * shape.d_model
         self.wide = self.narrow * shape.tokens * shape.d_ff
-        # autocast's copies of matrices, of 2 bytes a number; without autocast none
+        # autocast's copies of all layers' matrices and of the head's, of 2 bytes a number; without autocast none
         self.layer_copies = (4 - self.narrow) * shape.num_layers * shape.layer_matrix_parameters
         self.head_copy = (4 - self.narrow) * shape.vocab_size * shape.d_model
 
@@ -89,7 +89,8 @@ class _Step:
             backward = 2 * softmax  # the gradients of weights and scores
             return kept, forward, backward
         kept = 2 * self.inner  # the output, and that with the heads joined
-        forward = 2 * self.inner + self.stream  # scaled queries, copied values, and the output in fp32
+        # scaled queries, copied values, and the output in fp32, which other kernels than `tiled` are taken to have too
+        forward = 2 * self.inner + self.stream
         backward = 4 * self.inner  # the gradients of queries, keys, values and output
         # what others hold within kernels or compiled code is not counted
         if variant == "tiled":
@@ -130,6 +131,7 @@ class _Step:
             at_loss += self.layer_copies
         points = [at_loss, 4 * shape.parameters]  # in the end there are all gradients
         # the gradient of a matrix adds `narrow` for each parameter: 4, less the 4 - narrow of the copy that it replaces
+        # so this is what a layer adds, net of its copies
         made_by_layer = narrow * shape.layer_matrix_parameters
         # at SwiGLU's product, itself freed: its gradient, those of its factors, and that of the matrix after it
         swiglu = narrow * shape.d_ff * shape.d_model + 2 * self.wide
@@ -143,6 +145,7 @@ class _Step:
             inputs = self.stream * (first // group + 1)  # of the groups before, and the stream's gradient
             done = 4 * (shape.vocab_size * shape.d_model + (shape.num_layers - last) * shape.layer_matrix_parameters)
             activations = (last - first) * (self.layer + (4 - narrow) * shape.layer_matrix_parameters)
+            # from the group's last layer to its first
             grown = (last - first - 1) * (made_by_layer - self.layer)
             points.append(inputs + done + activations + max(0, grown) + max(swiglu, attention))
         return max(points)

@@ -27,6 +27,7 @@ class Replica(Training):
     def __init__(self, parallel_case):
         super().__init__(replace(parallel_case.step, device=parallel_case.place))
         own = parallel_case.batch_size // parallel_case.world
+        # as in Training, an index in the whole batch
         self.sequence = own * dist.get_rank()
         self.inputs_BT = self.inputs_BT[self.sequence : self.sequence + own]
         self.targets_BT = self.targets_BT[self.sequence : self.sequence + own]

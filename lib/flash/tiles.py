@@ -146,7 +146,9 @@ def tile_of(kernel: str, number_kind: str, d_head: int, capability: tuple[int, i
 
 
 def number_kind_of(dtype: torch.dtype) -> str:
-    """Return how numbers are multiplied: as narrow ones, as tf32, or as they are."""
+    """Return how numbers are multiplied: as narrow ones, as tf32, or as they are.
+
+    Raises PyTorch's RuntimeError if the precision was set by `torch.backends.cuda.matmul.fp32_precision`."""
     if dtype.itemsize == 2:
         return "narrow"
     if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":

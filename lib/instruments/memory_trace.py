@@ -61,6 +61,7 @@ def _phases(history: History) -> pd.DataFrame:
 
 
 def _allocations(history: History) -> pd.DataFrame:
+    """Tabulate the allocations; `phase`, the index of the mark that ends it, becomes its name."""
     allocations = pd.DataFrame(history.allocations)
     names = [phase for phase, _, _ in history.marks]
     allocations["phase"] = allocations["phase"].map(dict(enumerate(names)))

@@ -98,7 +98,7 @@ class XXL:
     d_ff = 53248
     blocks = 126
     parameters = 2 * blocks * d_model * d_ff  # two matrices a block
-    state_bytes = 16 * parameters  # fp32 master weights, gradients and AdamW's moments
+    state_bytes = 16 * parameters  # all states: fp32 master weights, gradients and AdamW's moments
     token_bytes = 2 * blocks * (d_model + d_ff)  # that a token keeps: the inputs of both products in bf16
 
     @classmethod

@@ -26,7 +26,9 @@ def broadcast(x: Tensor, source: int) -> dist.Work:
 
 
 def gather(whole: Tensor) -> list[dist.Work]:
-    """Begin to fill `whole`, of which each rank has written its rows, rank 0 the first."""
+    """Begin to fill `whole`, of which each rank has written its rows, rank 0 the first.
+
+    Their number is a multiple of the world."""
     parts = whole.chunk(dist.get_world_size())
     if dist.get_backend() == "nccl":
         return [all_gather(whole, parts[dist.get_rank()], async_op=True)]
@@ -44,7 +46,7 @@ def scatter(whole: Tensor) -> tuple[dist.Work, Tensor]:
         received = torch.empty_like(parts[:1])
         return reduce_scatter(received, whole, dist.ReduceOp.AVG, async_op=True), received
     # gloo's reduce-scatter is an all-reduce (github.com/pytorch/pytorch/pull/118911), which moves twice the bytes:
-    # so the ranks exchange their parts, and each averages what it received, perhaps in a wider type
+    # so the ranks exchange their parts, and each averages what it received, by gloo perhaps in a wider type
     received = torch.empty_like(parts)
     return dist.all_to_all_single(received, parts, async_op=True), received
 

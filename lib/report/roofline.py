@@ -103,7 +103,7 @@ def _largest(values: Sequence[Interval]) -> Interval:
 def step_phases(row: Mapping) -> list[tuple[float, float]]:
     """Return the FLOPs and least bytes of each phase that a step's mode runs."""
     phases = MODES[row.get("mode", "train_step")]
-    # the optimizer multiplies no matrices
+    # the optimizer multiplies no matrices, and has no FLOPs here
     return [(row.get(f"{phase}_flops", 0.0), row[f"{phase}_bytes"]) for phase in phases]
 
 

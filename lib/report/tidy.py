@@ -84,6 +84,7 @@ def rounds(frame: pd.DataFrame, metric: str) -> list[list[float]]:
     for value in frame.get(metric, []):
         if isinstance(value, list) and value:
             samples.append(value)
+        # NaN, which a missing value became, is not equal to itself
         elif isinstance(value, int | float) and value == value:
             samples.append([value])
     return samples

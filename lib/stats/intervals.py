@@ -25,8 +25,8 @@ ENOUGH_ROUNDS = 3  # for an interval that speaks for processes in general
 class Interval:
     """Hold a value with its 95% interval.
 
-    The ends are NaN where the data is too little for one. Of several rounds it speaks for processes in general, of one
-    for that process alone. It prints itself: 81 (79 to 83)."""
+    The ends are NaN where the data is too little for one. `rounds` counts the processes that the value is from: of
+    several it speaks for processes in general, of one for that process alone. It prints itself: 81 (79 to 83)."""
 
     value: float
     low: float

@@ -126,7 +126,7 @@ def _missing(needs: str, case) -> str | None:
 
 
 def pins() -> list[str]:
-    """List GPUs for kernels side by side, as values of CUDA_VISIBLE_DEVICES.
+    """List the GPUs that get a kernel each, as values of CUDA_VISIBLE_DEVICES that pin a kernel to one.
 
     They are of the first one's model, which names the machine."""
     if on("cuda").missing():
@@ -135,6 +135,6 @@ def pins() -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(models))))
     names = visible.split(",")
     if names[0].startswith("MIG"):
-        # a process sees only the first of several parts of a GPU
+        # a process sees only the first of several MIG parts: the others are taken to be alike
         return names
     return [name for name, model in zip(names, models, strict=False) if model == models[0]]

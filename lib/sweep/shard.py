@@ -37,7 +37,7 @@ class Shard:
         return paths.results() / f".{kind}-{self.number}-of-{self.count}"
 
     def scratch(self) -> Path:
-        """Return this shard's folder for kernels: always the same, so a start clears it.
+        """Return this shard's folder for kernels: the same while $TMPDIR is, so a start clears it.
 
         It is among the temporary files, since sockets need a short path."""
         key = f"{os.getuid()} {paths.results().resolve()} {self}"
