@@ -114,6 +114,7 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
     places = np.arange(len(frame))
     left = np.zeros(len(frame))
     squared_reach = np.zeros(len(frame))  # of half the interval of the sum
+    ends = np.zeros(len(frame))  # of all that is drawn of a bar
     hues = STACK if len(parts) > 1 else ("blue",)
     for part, hue in zip(parts, hues, strict=False):
         values = tidy.values(frame[part]).fillna(0).to_numpy()
@@ -124,10 +125,11 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
         )  # fmt: skip
         left = left + values
         squared_reach = squared_reach + errors.mean(axis=0) ** 2
-    for place, total, reach in zip(places, left, np.sqrt(squared_reach), strict=True):
+        ends = np.maximum(ends, left + errors[1])
+    for place, total, reach, end in zip(places, left, np.sqrt(squared_reach), ends, strict=True):
         number = digits.number(total, reach or 0.02 * total)
         axes.annotate(
-            number, (total + reach, place), xytext=(5, 0), textcoords="offset points", va="center",
+            number, (end, place), xytext=(5, 0), textcoords="offset points", va="center",
             annotation_clip=False,
         )  # fmt: skip
     if mark:
