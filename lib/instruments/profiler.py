@@ -154,7 +154,9 @@ def _operators(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _kernels(events: pd.DataFrame) -> pd.DataFrame:
-    """Return a GPU's kernels and copies, with `at_us` and thread of their launch; `us` and `end_us` stay theirs."""
+    """Return a GPU's kernels and copies, with `at_us` and `thread` of their launch.
+
+    Their `us` and `end_us` stay the device's."""
     on_device = events[events["category"].isin(ON_DEVICE)].dropna(subset="correlation")
     launches = events[events["category"].isin(LAUNCHES)].dropna(subset="correlation")
     # a kernel has one launch, while that of a CUDA graph starts several kernels

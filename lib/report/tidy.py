@@ -28,7 +28,7 @@ def fields(frame: pd.DataFrame) -> list[str]:
 
 
 def told(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of the machine that the report is of, whose come first; NotMeasured without any."""
+    """Return the records of the machine that is loaded first. Raises NotMeasured without any."""
     if not frame.empty:
         # what was just measured by hand is of this machine alone
         machine = frame.attrs.get("machine", frame["machine"].iloc[0])
@@ -49,7 +49,9 @@ def ok(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def only(frame: pd.DataFrame, **values) -> pd.DataFrame:
-    """Return the rows with these values; a list names several. NotMeasured without any, or without the column."""
+    """Return the rows with these values; a list names several.
+
+    Raises NotMeasured without any, or without the column."""
     rows = frame
     for name, value in values.items():
         if name not in rows:

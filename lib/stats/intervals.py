@@ -60,7 +60,7 @@ class Interval:
         return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
     def widened(self, log_error: float) -> "Interval":
-        """Return the interval with one more relative error, added in quadrature, another interval's `log_error`."""
+        """Return the interval with another's `log_error`, added in quadrature."""
         if not self.known or self.low <= 0:
             return self
         down = math.hypot(math.log(self.value / self.low), log_error)

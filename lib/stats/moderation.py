@@ -41,7 +41,7 @@ def _belonging(tail: float, others: np.ndarray) -> float:
     """Return the probability that a comparison is not an outlying one.
 
     It compares `tail`, how rare so large a variance is under the prior, with how rare the one of its rank should be if
-    none were outlying (Phipson et al., section 3.3). A larger variance never has a larger probability."""
+    none were outlying (Phipson et al.). A larger variance never has a larger probability."""
     rarer = np.append(np.sort(others[others <= tail]), tail)
     expected = (np.arange(len(rarer)) + 0.5) / (len(others) + 0.5)
     return min(1.0, float(np.max(rarer / expected)))

@@ -52,7 +52,8 @@ def sweep(options: argparse.Namespace) -> int:
     with shard.held(own_shard):
         # what a killed supervisor has left
         run.clear(own_shard.scratch())
-        slots = sum(max(1, len(box.parts)) for box in boxes())
+        # nodes of a cluster may yet come
+        slots = max(1, sum(max(1, len(box.parts)) for box in boxes()))
         shown = Progress(options.sweep, own_shard, planned.jobs, ledger, slots)
         supervisor = Supervisor(boxes, ledger, shown, deadline, received)
         try:

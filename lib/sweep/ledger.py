@@ -49,9 +49,9 @@ class Ledger:
             self.known[file] = {"status": status}
 
     def record(self, file: Path) -> dict | None:
-        """Return a case's record without samples, or None; it is read only once until this sweep makes another.
+        """Return a case's record without samples, or None.
 
-        Of a case that was given up there is only a status."""
+        It is read only once until this sweep makes another. Of a case that was given up there is only a status."""
         if file not in self.known:
             self.known[file] = short_record(file)
         return self.known[file]

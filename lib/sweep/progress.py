@@ -129,7 +129,9 @@ def counted(counts: Counter[str]) -> str:
 
 
 def statuses() -> list[str]:
-    """Describe the sweeps on these results, and count all records by experiment, by hand or stale ones too."""
+    """Describe the sweeps on these results, and count all records by experiment.
+
+    Records by hand and stale ones count, too."""
     lines = []
     for known_shard in shard.known():
         # one that never wrote its status has nothing to tell
