@@ -1,5 +1,7 @@
 """The probe is the same work each time."""
 
+import itertools
+
 import torch
 
 from lib.instruments import noise
@@ -26,7 +28,12 @@ def test_the_probe_takes_ten_times_in_single_precision_whatever_the_case_beside_
 
 
 def test_on_a_gpu_the_probe_lasts_at_least_fifty_milliseconds(monkeypatch):
-    clock = HostClock()
-    clock.least_s = 0.2
+    # each look at this clock takes a tenth of a millisecond
+    instants_ns = itertools.count(step=100_000)
+    clock = HostClock(now=lambda: next(instants_ns), least_s=0.2)
     monkeypatch.setattr(Cpu, "clock", lambda _: clock)
-    assert sum(noise.probe("cpu")) > 0.5 * 1e3 * noise.DEVICE_S  # what is between the products counts, too
+    times_ms = noise.probe("cpu")
+    assert set(times_ms) == {0.1}
+    # a product takes a few looks
+    assert 0.05 < next(instants_ns) / 1e9 < 0.2
+    assert len(times_ms) > 50
