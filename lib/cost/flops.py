@@ -16,7 +16,7 @@ import pandas as pd
 
 from lib.config import Config
 
-FORMULA = ("naive", "compiled")  # attention variants that hold all scores; the others work in tiles
+HOLDING_SCORES = ("naive", "compiled")  # attention variants that hold all scores; the others work in tiles
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     inner = narrow * shape.tokens * shape.d_model
     wide = narrow * shape.tokens * shape.d_ff
     logits = narrow * shape.tokens * shape.vocab_size
-    scores = narrow * shape.scores if attention in FORMULA else 0
+    scores = narrow * shape.scores if attention in HOLDING_SCORES else 0
     layers = shape.num_layers
     norms = 2 * layers + 1
     return {
@@ -140,11 +140,11 @@ def attention_moved_bytes(
     """Return the least bytes that attention alone must move, by phase.
 
     Each kernel reads its inputs and writes its outputs once. Q, K, V, the output and their gradients are in fp32, or
-    with `native` in the products' type: four in the forward pass, eight in the backward, the output among them although
-    the formula's derivative does not read it. Scores have the products' width. `naive` writes them, then scales, masks,
-    normalises and reads them, each in a kernel of its own; `compiled` has one kernel between the two products. The
-    backward pass has the derivative of each step, and reads the weights twice, for the gradients of V and of the
-    scores. Other variants move no scores. `batch_size` counts the heads, too."""
+    with `native` in the products' type: four in the forward pass, and eight in the backward, since two products read
+    the output's gradient, or a kernel that works in tiles reads the output. Scores have the products' width. `naive`
+    writes them, then scales, masks, normalises and reads them, each in a kernel of its own; `compiled` has one kernel
+    between the two products. The backward pass has the derivative of each step, and reads the weights twice, for the
+    gradients of V and of the scores. Other variants move no scores. `batch_size` counts the heads, too."""
     number = width(precision) if native else 4
     tensor = number * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2

@@ -5,7 +5,7 @@ attention that do not fit. Tests compare each formula with what PyTorch saves an
 token or less are left out.
 """
 
-from lib.cost.flops import FORMULA, Shape, width
+from lib.cost.flops import HOLDING_SCORES, Shape, width
 
 TILE = 128  # keys of a tile
 
@@ -76,7 +76,7 @@ class _Step:
 
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
         """Return what attention keeps, and its temporaries forward and backward."""
-        if variant in FORMULA:
+        if variant in HOLDING_SCORES:
             mask = self.shape.context_length**2  # of all heads
             softmax = self.narrow * self.shape.scores
             copy = 0

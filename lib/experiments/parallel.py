@@ -76,7 +76,7 @@ class Parallel(OnRanks):
         )  # fmt: skip
 
     @property
-    def own_shape(self) -> flops.Shape:
+    def rank_shape(self) -> flops.Shape:
         """Return the dimensions of the model and of a rank's part of the batch."""
         return replace(self.step.shape, batch_size=self.batch_size // self.world)
 
@@ -120,12 +120,12 @@ class Parallel(OnRanks):
         if self.variant == PLAIN:
             return self.step.setup()
         training = REPLICAS.get(self.variant, Replica)(self)
-        own_bytes = accounting.state_bytes(SCHEMES[self.variant], self.own_shape, self.world)
+        own_bytes = accounting.state_bytes(SCHEMES[self.variant], self.rank_shape, self.world)
         facts = {
             "tokens": self.step.shape.tokens,
-            "parameters": self.own_shape.parameters,
-            "gradient_bytes": 4 * self.own_shape.parameters,
-            "step_bytes": accounting.step_bytes(SCHEMES[self.variant], self.own_shape, self.world, self.precision),
+            "parameters": self.rank_shape.parameters,
+            "gradient_bytes": 4 * self.rank_shape.parameters,
+            "step_bytes": accounting.step_bytes(SCHEMES[self.variant], self.rank_shape, self.world, self.precision),
             "forward_flops": flops.forward_flops(self.step.shape),
             "backward_flops": flops.backward_flops(self.step.shape),
             **{f"predicted_{name}_mib": [size / peak_memory.MIB] for name, size in own_bytes.items()},

@@ -85,8 +85,10 @@ class Replica(Training):
             metrics["before_step_mib"] = self.held_mib()["all_mib"]
 
         hook = self.optimizer.register_step_pre_hook(before_step)
-        yield metrics
-        hook.remove()
+        try:
+            yield metrics
+        finally:
+            hook.remove()
         for name, mib in self.held_mib().items():
             metrics[f"after_{name}"] = mib
 

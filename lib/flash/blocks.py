@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 BLOCK = 128  # keys of a block in PyTorch
 COMPILED_BLOCK = 256  # of fewer blocks, since a call of compiled code takes long
@@ -18,8 +19,7 @@ COMPILED_BLOCK = 256  # of fewer blocks, since a call of compiled code takes lon
 class FlashAttentionTorch(torch.autograd.Function):
     """Compute an online softmax, with at most T x `block` scores a head.
 
-    If `compiled`, torch.compile fuses the work on the scores of a block. It has no second derivative: one would be
-    wrong, since the log-sum-exp counts as a constant there."""
+    If `compiled`, torch.compile fuses the work on the scores of a block."""
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False, block=BLOCK, compiled=False):
@@ -46,6 +46,7 @@ class FlashAttentionTorch(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable  # a second derivative would be wrong, since the log-sum-exp would count as a constant
     def backward(ctx, dO):
         weigh_again = _compiled(_weigh_again) if ctx.compiled else _weigh_again
         Q, K, V, out, logsumexp = ctx.saved_tensors
@@ -56,8 +57,8 @@ class FlashAttentionTorch(torch.autograd.Function):
         logsumexp_XT1 = _as_3d(logsumexp[..., None])
         # mean of dP over the keys, weighted by P; it equals the sum of O * dO over the features
         mean_XT1 = _as_3d((dO * out).sum(-1, keepdim=True))
-        # sums of gradients of queries are rounded to their type at each block
-        dq_XTD = torch.zeros_like(q_XTD)
+        # a sum over blocks, which a narrow type would round at each of them
+        dq_XTD = torch.zeros_like(q_XTD, dtype=logsumexp.dtype)
         dk_XSD = torch.zeros_like(k_XSD)
         dv_XSD = torch.zeros_like(v_XSD)
         for keys, rows, future_NN in _blocks(q_XTD, k_XSD, ctx.causal, ctx.block):
@@ -75,8 +76,8 @@ class FlashAttentionTorch(torch.autograd.Function):
             dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
             _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)
             del weights_XRN, dscores_XRN  # before the next block has its own
-        dq_XTD.div_(math.sqrt(Q.shape[-1]))
-        return dq_XTD.reshape(Q.shape), dk_XSD.reshape(K.shape), dv_XSD.reshape(V.shape), None, None, None
+        dQ = dq_XTD.div_(math.sqrt(Q.shape[-1])).to(Q.dtype).reshape(Q.shape)
+        return dQ, dk_XSD.reshape(K.shape), dv_XSD.reshape(V.shape), None, None, None
 
 
 @functools.cache

@@ -18,14 +18,16 @@ MEMORY_FILES = (
 
 
 def memory_bytes() -> tuple[int | float, int | float]:
-    """Return the bytes of the limit, and those left; infinite without a limit."""
+    """Return the bytes of the limit, and those left.
+
+    Without a limit, both are infinite, or in version 1 larger than any memory."""
     least_limit = math.inf
     least_left = math.inf
     for group in _groups("memory"):
         for limit_file, used_file, cache_name in MEMORY_FILES:
             limit = _read(group / limit_file)
             used = _read(group / used_file)
-            # without a limit, it is `max`, missing, or in version 1 larger than any memory
+            # without a limit, it is `max` or missing
             if limit.isdigit() and used.isdigit():
                 statistics = dict(line.split() for line in _read(group / "memory.stat").splitlines())
                 # the kernel gives up its cache of files when a program needs the memory

@@ -142,11 +142,12 @@ class Cuda(Cpu):
             "gpu_memory_mib": properties.total_memory // 2**20,
             "cuda": torch.version.cuda,
         }
-        # neither is noted without the driver's package, nor for a MIG part, which has no handle of this name
+        # neither is noted without the driver's package
         with contextlib.suppress(Exception):
             nvml = _driver()
-            card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
             facts["driver"] = nvml.nvmlSystemGetDriverVersion()
+            # a MIG part has no handle of this name
+            card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
             facts["power_limit_w"] = nvml.nvmlDeviceGetPowerManagementLimit(card) / 1000
         return facts
 

@@ -20,7 +20,8 @@ def name() -> str:
     """Return the processor's name, or the architecture if the system gives no name."""
     if platform.system() == "Darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        brand = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        return brand or platform.machine()
     if CPUINFO.exists():
         line = re.search(r"^model name\s*:\s*(.+)$", CPUINFO.read_text(), re.MULTILINE)
         if line:

@@ -25,8 +25,10 @@ def number(value: float, uncertainty: float = math.nan) -> str:
 
 def last_place(value: float, uncertainty: float) -> int:
     """Return the power of ten of the last digit that `number` shows."""
-    if value == 0 or math.isnan(value):
+    if math.isnan(value):
         return 0
+    if value == 0:
+        return math.floor(math.log10(uncertainty)) if uncertainty > 0 else 0
     first_place = math.floor(math.log10(abs(value)))
     if uncertainty > 0:
         return min(math.floor(math.log10(uncertainty)), first_place - 1)

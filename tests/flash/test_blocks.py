@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from flash_checks import LAYOUTS, SHAPES, compare, draw
+from lib import attention
 from lib.flash.blocks import COMPILED_BLOCK, FlashAttentionTorch
 from lib.instruments import environment
 from lib.instruments.peak_memory import follow
@@ -35,6 +36,27 @@ def test_the_compiled_one_is_the_formula_with_the_same_graphs_for_other_lengths(
     graphs = counters["stats"]["unique_graphs"]
     compare(in_blocks, 428, 428, 16, True, "fp32")
     assert counters["stats"]["unique_graphs"] == graphs
+
+
+def test_gradients_in_bf16_are_as_exact_at_any_number_of_blocks():
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, 512, 32, generator=generator).bfloat16().requires_grad_() for _ in range(3)]
+    dout = torch.randn(2, 512, 32, generator=generator).bfloat16()
+    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    attention.naive(*exact, False).backward(dout.double())
+    errors = []
+    for block in (512, 16):
+        gradients = torch.autograd.grad(FlashAttentionTorch.apply(*inputs, False, block), inputs, dout)
+        errors.append(((gradients[0] - exact[0].grad).norm() / exact[0].grad.norm()).item())
+    assert errors[1] < 1.2 * errors[0] < 0.01
+
+
+def test_a_second_derivative_is_refused():
+    inputs, dout = draw(8, 8, 4, leading=())
+    out = FlashAttentionTorch.apply(*inputs, False)
+    first = torch.autograd.grad(out, inputs, dout.requires_grad_(), create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first[0].sum().backward()
 
 
 @pytest.mark.parametrize("causal", [True, False])
