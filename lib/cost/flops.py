@@ -102,7 +102,7 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     with casts fused into the neighbouring parts. Scale, mask and softmax count only if the variant holds the scores. A
     backward kernel reads what its derivative needs (norms and the gate their inputs again, the softmax its weights) and
     writes the gradients of inputs and weights."""
-    narrow = width(precision)
+    number = width(precision)
     # tensors in fp32, but for ids
     ids = 8 * shape.tokens
     stream = 4 * shape.tokens * shape.d_model
@@ -110,10 +110,10 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     weight = 4 * shape.d_model
     table = 4 * shape.vocab_size * shape.d_model
     # tensors in the precision of products
-    inner = narrow * shape.tokens * shape.d_model
-    wide = narrow * shape.tokens * shape.d_ff
-    logits = narrow * shape.tokens * shape.vocab_size
-    scores = narrow * shape.scores if attention in HOLDING_SCORES else 0
+    inner = number * shape.tokens * shape.d_model
+    wide = number * shape.tokens * shape.d_ff
+    logits = number * shape.tokens * shape.vocab_size
+    scores = number * shape.scores if attention in HOLDING_SCORES else 0
     layers = shape.num_layers
     norms = 2 * layers + 1
     return {

@@ -50,16 +50,17 @@ class _Step:
     def __init__(self, shape: Shape, precision: str, attention: str, device: str, checkpoint: int = 0):
         self.shape = shape
         self.checkpoint = checkpoint
-        self.narrow = width(precision)  # bytes of what products read
-        self.casts = self.narrow < 4  # autocast copies what they read
+        self.number_bytes = width(precision)  # bytes of what products read
+        self.casts = self.number_bytes < 4  # autocast copies what they read
+        self.copy_bytes = self.number_bytes * self.casts  # of each number's copy; 0 without autocast
         # all in bytes: a tensor of the residual stream and the logits in fp32, inputs of products in their type
         self.stream = 4 * shape.tokens * shape.d_model
         self.logits = 4 * shape.tokens * shape.vocab_size
-        self.inner = self.narrow * shape.tokens * shape.d_model
-        self.wide = self.narrow * shape.tokens * shape.d_ff
-        # autocast's copies of all layers' matrices and of the head's, of 2 bytes a number; without autocast none
-        self.layer_copies = (4 - self.narrow) * shape.num_layers * shape.layer_matrix_parameters
-        self.head_copy = (4 - self.narrow) * shape.vocab_size * shape.d_model
+        self.inner = self.number_bytes * shape.tokens * shape.d_model
+        self.wide = self.number_bytes * shape.tokens * shape.d_ff
+        # autocast's copies of all layers' matrices and of the head's
+        self.layer_copies = self.copy_bytes * shape.num_layers * shape.layer_matrix_parameters
+        self.head_copy = self.copy_bytes * shape.vocab_size * shape.d_model
 
         attention_kept, self.attention_forward, self.attention_backward = self._attention(attention, device)
         norms = 4 * self.stream + 2 * self.inner  # inputs, quotients and outputs
@@ -78,7 +79,7 @@ class _Step:
         """Return what attention keeps, and its temporaries forward and backward."""
         if variant in HOLDING_SCORES:
             mask = self.shape.context_length**2  # of all heads
-            softmax = self.narrow * self.shape.scores
+            softmax = self.number_bytes * self.shape.scores
             copy = 0
             if self.casts and device != "cpu":
                 # on a GPU autocast computes the softmax in fp32 and casts its result
@@ -96,8 +97,8 @@ class _Step:
         if variant == "tiled":
             # scores of a tile in fp32, backward also their gradients, and narrow under autocast
             tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)
-            forward += (4 + self.narrow * self.casts) * tile
-            backward += 2 * self.inner + (8 + self.narrow * self.casts) * tile
+            forward += (4 + self.copy_bytes) * tile
+            backward += 2 * self.inner + (8 + self.copy_bytes) * tile
         return kept, forward, backward
 
     def forward_peak(self, graph: bool) -> int:
@@ -115,7 +116,7 @@ class _Step:
         # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product
         swiglu = 3 * self.stream + 3 * self.wide
         # the head's output, and autocast's copy in fp32
-        output = (self.narrow + 4 * self.casts) * self.logits // 4
+        output = (self.number_bytes + 4 * self.casts) * self.logits // 4
         return self.layer_copies + max(before + attention, before + swiglu, self.head_copy + kept_at_loss + output)
 
     def backward_peak(self) -> int:
@@ -125,18 +126,17 @@ class _Step:
         Each layer frees activations and autocast's copies, and makes gradients. If it frees more than it makes, memory
         is highest at the group's last layer, else at its first."""
         shape = self.shape
-        narrow = self.narrow
         at_loss = self.kept + self.head_copy + 2 * self.logits  # the gradients of log-probabilities and logits
         if not self.checkpoint:
             at_loss += self.layer_copies
         points = [at_loss, 4 * shape.parameters]  # in the end there are all gradients
-        # the gradient of a matrix adds `narrow` for each parameter: 4, less the 4 - narrow of the copy that it replaces
-        # so this is what a layer adds, net of its copies
-        made_by_layer = narrow * shape.layer_matrix_parameters
+        # a parameter of a matrix adds its gradient, which replaces autocast's copy
+        added = 4 - self.copy_bytes
+        added_by_layer = added * shape.layer_matrix_parameters
         # at SwiGLU's product, itself freed: its gradient, those of its factors, and that of the matrix after it
-        swiglu = narrow * shape.d_ff * shape.d_model + 2 * self.wide
+        swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide
         # at attention: SwiGLU, its norm and the output projection are done, and what they kept is freed
-        gradients = narrow * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
+        gradients = added * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
         freed = 4 * self.wide + 2 * self.stream + (2 + self.casts) * self.inner
         attention = gradients + self.attention_backward - freed
         group = self.checkpoint or shape.num_layers
@@ -144,9 +144,9 @@ class _Step:
             last = min(shape.num_layers, first + group)
             inputs = self.stream * (first // group + 1)  # of the groups before, and the stream's gradient
             done = 4 * (shape.vocab_size * shape.d_model + (shape.num_layers - last) * shape.layer_matrix_parameters)
-            activations = (last - first) * (self.layer + (4 - narrow) * shape.layer_matrix_parameters)
+            activations = (last - first) * (self.layer + self.copy_bytes * shape.layer_matrix_parameters)
             # from the group's last layer to its first
-            grown = (last - first - 1) * (made_by_layer - self.layer)
+            grown = (last - first - 1) * (added_by_layer - self.layer)
             points.append(inputs + done + activations + max(0, grown) + max(swiglu, attention))
         return max(points)
 
