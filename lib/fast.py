@@ -1,7 +1,7 @@
 """Make a plain model faster: other forward passes of the same modules and weights.
 
 Lines to paste into a training script are `PASTE_ANY`, which needs only PyTorch, and `PASTE_LIB`. Shapes in names are
-those of `lib.model`.
+those of `lib.model`, and N the numbers of a flattened parameter.
 """
 
 import functools

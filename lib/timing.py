@@ -134,8 +134,8 @@ class Samples:
         self.total.append(sum(phases.values()))
 
     def add_in_turn(self) -> None:
-        """Add a sample as `add` does, after another iteration has run."""
-        # brings its data back into the caches
+        """Add a sample as `add` does, after the other side of a pair had its turn."""
+        # a short one first runs untimed, which brings its data back into the caches
         if min(self.total, default=math.inf) < EVICTED_NS:
             self.before()
             self.iteration(nothing)

@@ -28,12 +28,15 @@ def peak_bytes(
     which keep only their input."""
     step = _Step(shape, precision, attention, device, checkpoint)
     parameters = 4 * shape.parameters  # bytes; gradients take as many
+    forward = step.forward_peak(graph=mode != "no_grad")
     if mode in ("no_grad", "forward"):
-        return parameters + step.forward_peak(graph=mode == "forward")
-    # the head's output is held to the end; no point of the forward pass holds as much as one of the backward pass
-    held = parameters + width(precision) * shape.tokens * shape.vocab_size
+        return parameters + forward
+    # held to the end
+    head_output = width(precision) * shape.tokens * shape.vocab_size
+    # autocast's copies of matrices, which with checkpointing only the forward pass holds, can make that the peak
+    peak = max(forward, head_output + step.backward_peak())
     if mode == "forward_backward":
-        return held + step.backward_peak()
+        return parameters + peak
     moments = 2 * parameters
     # beside the gradients, `single_tensor` has three of its largest parameter
     temporaries = 3 * 4 * max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
@@ -41,7 +44,7 @@ def peak_bytes(
         temporaries = parameters
     elif optimizer == "fused":
         temporaries = 0
-    return held + moments + max(step.backward_peak(), parameters + temporaries)
+    return parameters + moments + max(peak, head_output + parameters + temporaries)
 
 
 class _Step:
@@ -68,12 +71,12 @@ class _Step:
         norms += 3 * self.inner * self.casts
         queries_keys_values = 3 * self.inner
         swiglu = 4 * self.wide  # w1 x, silu(w1 x), w3 x, and the product of the last two
-        self.layer = norms + queries_keys_values + attention_kept + swiglu
-        self.layers = shape.num_layers * self.layer
+        self.kept_by_layer = norms + queries_keys_values + attention_kept + swiglu
+        self.kept_by_layers = shape.num_layers * self.kept_by_layer
         if checkpoint:
-            self.layers = -(-shape.num_layers // checkpoint) * self.stream  # the input of each group
+            self.kept_by_layers = -(-shape.num_layers // checkpoint) * self.stream  # the input of each group
         # the last norm's input, quotient and output, and the loss's log-probabilities
-        self.kept = self.layers + 2 * self.stream + self.inner + self.logits
+        self.kept = self.kept_by_layers + 2 * self.stream + self.inner + self.logits
 
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
         """Return what attention keeps, and its temporaries forward and backward."""
@@ -98,7 +101,8 @@ class _Step:
             # scores of a tile in fp32, backward also their gradients, and narrow under autocast
             tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)
             forward += (4 + self.copy_bytes) * tile
-            backward += 2 * self.inner + (8 + self.copy_bytes) * tile
+            # scaled queries and copied values, and the gradient of queries is in fp32
+            backward += 2 * self.inner + (self.stream - self.inner) + (8 + self.copy_bytes) * tile
         return kept, forward, backward
 
     def forward_peak(self, graph: bool) -> int:
@@ -106,14 +110,15 @@ class _Step:
 
         `graph` is True if a backward pass will follow. Autocast keeps its copies of matrices to the end."""
         before = 0
-        kept_at_loss = self.logits
+        kept_at_loss = self.logits  # the log-probabilities
         if graph:
             # by all layers but the last; with checkpointing, about the inputs of groups
-            before = self.layers - self.layers // self.shape.num_layers
+            before = self.kept_by_layers - self.kept_by_layers // self.shape.num_layers
             kept_at_loss = self.kept
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values
         attention = 2 * self.stream + 5 * self.inner + self.attention_forward
         # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product
+        # what the layer has kept by then is left out: with a graph the loss is the higher point
         swiglu = 3 * self.stream + 3 * self.wide
         # the head's output, and autocast's copy in fp32
         output = (self.number_bytes + 4 * self.casts) * self.logits // 4
@@ -133,7 +138,7 @@ class _Step:
         # a parameter of a matrix adds its gradient, which replaces autocast's copy
         added = 4 - self.copy_bytes
         added_by_layer = added * shape.layer_matrix_parameters
-        # at SwiGLU's product, itself freed: its gradient, those of its factors, and that of the matrix after it
+        # at SwiGLU's product, whose gradient takes its place: those of its factors, and that of the matrix after it
         swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide
         # at attention: SwiGLU, its norm and the output projection are done, and what they kept is freed
         gradients = added * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
@@ -144,9 +149,9 @@ class _Step:
             last = min(shape.num_layers, first + group)
             inputs = self.stream * (first // group + 1)  # of the groups before, and the stream's gradient
             done = 4 * (shape.vocab_size * shape.d_model + (shape.num_layers - last) * shape.layer_matrix_parameters)
-            activations = (last - first) * (self.layer + self.copy_bytes * shape.layer_matrix_parameters)
+            activations = (last - first) * (self.kept_by_layer + self.copy_bytes * shape.layer_matrix_parameters)
             # from the group's last layer to its first
-            grown = (last - first - 1) * (added_by_layer - self.layer)
+            grown = (last - first - 1) * (added_by_layer - self.kept_by_layer)
             points.append(inputs + done + activations + max(0, grown) + max(swiglu, attention))
         return max(points)
 
@@ -154,6 +159,7 @@ class _Step:
 def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> int:
     """Return the peak bytes of naive attention in fp32, if `seq_len` is at least `d_head`.
 
-    The backward pass then has the gradients of weights and scores, and has not yet freed what it reads."""
+    The backward pass then has the gradients of weights and scores, and has not yet freed what it reads. `batch_size`
+    counts the heads, too."""
     # Q, K, V, output, its gradient, and the gradient of V; weights, their gradient and that of the scores; the mask
     return 4 * batch_size * (6 * seq_len * d_head + 3 * seq_len**2) + causal * seq_len**2

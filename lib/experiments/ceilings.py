@@ -180,7 +180,7 @@ class Ceilings(Case):
             if self.operation == "adamw":
                 new = torch.zeros_like(rows)
                 state = adam.state(new, "single_tensor", amsgrad=False)
-                # whose hyper-parameters are those that PyTorch has by default
+                # Hyper's defaults are those of torch.optim.AdamW
                 adam.step("single_tensor", [new], [rows], [state], adam.Hyper())
                 return {"out": new}
             # copied, or added to zeros

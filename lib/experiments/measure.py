@@ -79,7 +79,7 @@ def _run_plan(experiment: str, plan_file: Path) -> pd.DataFrame:
             break
         records.write(note_file, json.dumps({"begun": len(measured) + 1, "saved": len(measured)}))
         case = cases.case_class(experiment)(**entry["case"])
-        record = measure(case, plan["round"], entry["seconds"], plan["share"])
+        record = measure(case, plan["round"], entry["seconds"], plan["slots"])
         # a process that has measured nothing else may have room
         wants_memory = record["status"] == "oom" and not record["metrics"]["fresh"]
         if not wants_memory:
@@ -93,8 +93,8 @@ def _run_plan(experiment: str, plan_file: Path) -> pd.DataFrame:
     return records.frame(experiment, measured)
 
 
-def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool = False) -> dict:
-    """Measure a case and return its record; `share` slots divide the free memory.
+def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool = False) -> dict:
+    """Measure a case and return its record; so many `slots` divide the free memory.
 
     Running out of memory gives a record with the status `oom`, which has the `reason`, what `ran_out`, the
     `limit_bytes`, and if the process was `fresh`. Another error gives a record with the status `failed` and the
@@ -115,7 +115,7 @@ def measure(case: Case, round: int, seconds: float, share: int = 1, raises: bool
         states = here.state()
     recording = Recording(case, round)
     status = "ok"
-    with memory_limit.limited(share, case.device) as limit_bytes:
+    with memory_limit.limited(slots, case.device) as limit_bytes:
         try:
             case.measure(recording, seconds)
             metrics = recording.metrics

@@ -81,7 +81,7 @@ class Training:
         self.module, batch = drawn(case.config, case.batch_size, case.device, case.attention)
         self.inputs_BT = batch[:, :-1]
         self.targets_BT = batch[:, 1:]
-        self.sequence = 0  # index in the whole batch of the one whose logits are checked
+        self.sequence = 0  # index of this batch's first sequence, which is checked, in the batch of all ranks
         self.first = self.module.get_parameter(FIRST)
         self.start = double(checked(self.first))
         self.synchronize: Callable[[], None] | None = None  # on ranks, waits until gradients are averages of all
@@ -105,7 +105,7 @@ class Training:
         return MODES[self.case.mode]
 
     def iteration(self, mark: Mark) -> None:
-        """Run the phases of the mode; the logits stay, with their graph if there is one."""
+        """Run the phases of the mode; `last` holds logits and loss until `before`."""
         with self.autocast, torch.set_grad_enabled(self.case.mode != "no_grad"):
             self.last["logits"] = self.network(self.inputs_BT)
             self.last["loss"] = model.loss(self.last["logits"], self.targets_BT)

@@ -97,13 +97,13 @@ class Shards(Replica):
     """Train a model by `FullySharded`: each rank holds rows of each matrix, and vectors whole."""
 
     def wrap(self, parallel_case) -> None:
-        """Shard the module, and train the shards."""
+        """Shard the module by our class."""
         self.network = FullySharded(self.module, compute_dtype=precision.AUTOCAST[parallel_case.precision])
         self.synchronize = self.network.finish_gradient_synchronization
-        self.train_shards()
+        self.prepare_shards()
 
-    def train_shards(self) -> None:
-        """Cast as the wrapper does instead of by autocast, and update the shards."""
+    def prepare_shards(self) -> None:
+        """Let the wrapper cast instead of autocast, and give the optimizer the shards."""
         self.autocast = contextlib.nullcontext()
         # autocast would compute the loss in fp32, too
         self.network.register_forward_hook(lambda module, inputs, logits: logits.float())
@@ -134,7 +134,7 @@ class TorchShards(Shards):
         for layer in self.module.layers:
             fully_shard(layer, **settings)
         fully_shard(self.module, **settings)
-        self.train_shards()
+        self.prepare_shards()
 
     def plain(self, weights: Tensor) -> Tensor:
         """Return the whole matrix of which each rank has a part."""

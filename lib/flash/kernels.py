@@ -5,7 +5,8 @@ no atomic addition, so equal inputs give equal bits. Each program takes one head
 Tiles without a visible score are never loaded, and only those that the diagonal or the end crosses are masked.
 
 Shapes in names: T queries of a tile, S keys of a tile, D head size padded to a power of two. Exponents have base 2;
-SCALE turns a product q . k into one, and the log-sum-exp in memory is natural. Import this only where Triton is.
+SCALE turns a product q . k into one, so SCALE * LN_2 is 1 / sqrt(HEAD), the scale of the scores. The log-sum-exp in
+memory is natural. Import this only where Triton is.
 """
 
 import triton
@@ -67,7 +68,7 @@ def _store(tensor, strides, start, length, tile, ROWS: tl.constexpr, WIDE: tl.co
 
 @triton.jit
 def _seen(t_T, s_S, keys, CAUSAL: tl.constexpr):
-    """Return True (T, S) where a query sees a key that exists."""
+    """Return True where a query sees a key that exists: (T, S), without CAUSAL (1, S)."""
     seen_TS = (s_S < keys)[None, :]
     if CAUSAL:
         seen_TS = seen_TS & (s_S[None, :] <= t_T[:, None])
@@ -167,7 +168,6 @@ def flash_backward_q(
             dweights_TS = tl.dot(dout_TD, v_SD.T, input_precision=PRECISION, out_dtype=wide)
             dscores_TS = weights_TS * (dweights_TS - mean_T[:, None])
             dq_TD = tl.dot(dscores_TS.to(k_SD.dtype), k_SD, dq_TD, input_precision=PRECISION, out_dtype=wide)
-    # SCALE * LN_2 is 1 / sqrt(HEAD), the scale of the scores
     _store(DQ, dq_strides, start_t, queries, dq_TD * (SCALE * LN_2), TILE_T, WIDE, HEAD)
 
 
@@ -190,8 +190,8 @@ def flash_backward_kv(
     wide = LOGSUMEXP.dtype.element_ty
     dk_SD = tl.zeros((TILE_S, WIDE), wide)
     dv_SD = tl.zeros((TILE_S, WIDE), wide)
-    first = 0  # of the first tile with a query that sees any of the keys
-    whole = 0  # of the first tile of which every query sees all of them
+    first = 0  # the query at which the first tile begins that sees any of the keys
+    whole = 0  # the query at which the first tile begins that sees all of them
     if CAUSAL:
         first = start_s // TILE_T * TILE_T
         whole = tl.minimum(tl.cdiv(start_s + TILE_S - 1, TILE_T) * TILE_T, queries)

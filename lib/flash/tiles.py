@@ -65,7 +65,7 @@ def _like(x):
 def as_4d(x: Tensor) -> Tensor:
     """View a tensor as kernels take it: (batch, heads, rows, features).
 
-    A tensor of more than four dimensions that is not contiguous is copied."""
+    It is copied if its leading dimensions cannot be viewed as one."""
     if x.dim() < 4:
         return x[(None,) * (4 - x.dim())]
     # all leading dimensions become one
@@ -148,7 +148,8 @@ def tile_of(kernel: str, number_kind: str, d_head: int, capability: tuple[int, i
 def number_kind_of(dtype: torch.dtype) -> str:
     """Return how numbers are multiplied: as narrow ones, as tf32, or as they are.
 
-    Raises PyTorch's RuntimeError if the precision was set by `torch.backends.cuda.matmul.fp32_precision`."""
+    `torch.set_float32_matmul_precision` decides about fp32. PyTorch's newer `fp32_precision` is not read; where it
+    turns tf32 on against the older setting, PyTorch raises RuntimeError."""
     if dtype.itemsize == 2:
         return "narrow"
     if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":

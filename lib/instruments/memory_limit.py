@@ -18,19 +18,19 @@ SHARE_OF_FREE = 0.9  # the rest is for the system and for what this process take
 
 
 @contextlib.contextmanager
-def limited(share: int = 1, device: str = "cpu") -> Iterator[int | None]:
+def limited(processes: int = 1, device: str = "cpu") -> Iterator[int | None]:
     """Limit the memory of this process in the block, and yield the limit in bytes.
 
-    It is what the process has now and nine tenths of what is free, within a container's limit; `share` is the number of
-    processes that divide what is free (slots times ranks). Yields None where nothing is limited: beside Linux, and on a
-    GPU, whose own allocator raises."""
+    It is what the process has now and its part of nine tenths of what is free, within a container's limit; so many
+    `processes` divide that (slots or ranks). Yields None where nothing is limited: on other systems than Linux, and on
+    a GPU, whose own allocator raises."""
     if device != "cpu" or platform.system() != "Linux":
         yield None
         return
     former_soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     # heap and private writable mappings, as the limit counts them, with the freed pages that the process keeps
     data_bytes = psutil.Process().memory_info().data
-    limit_bytes = data_bytes + int(SHARE_OF_FREE * on("cpu").free_bytes() / share)
+    limit_bytes = data_bytes + int(SHARE_OF_FREE * on("cpu").free_bytes() / processes)
     for present_limit in (former_soft, hard):
         if present_limit != resource.RLIM_INFINITY:
             limit_bytes = min(limit_bytes, present_limit)
@@ -48,7 +48,7 @@ def refusal(needed_bytes: int, device: str) -> str | None:
     prediction: there a case that does not fit fails by itself."""
     if device == "cuda" or platform.system() == "Linux":
         return None
-    free_bytes = on(device).free_bytes()
-    if needed_bytes <= SHARE_OF_FREE * free_bytes:
+    most_bytes = SHARE_OF_FREE * on(device).free_bytes()
+    if needed_bytes <= most_bytes:
         return None
-    return f"memory: got {needed_bytes / 2**20:,.0f} MiB by its formula, expected at most {free_bytes / 2**20:,.0f}"
+    return f"memory: got {needed_bytes / 2**20:,.0f} MiB by its formula, expected at most {most_bytes / 2**20:,.0f}"

@@ -24,7 +24,7 @@ def trace(training, device: str, count: int) -> dict:
     """Return the peaks and tables that tell the memory of a training step.
 
     `timeline` has the bytes alive, thinned; `phases` the begin and end of each phase; `alive` what is alive at the
-    peak; `largest` the `count` largest allocations, where equal ones, as the weights of all layers, share a row.
+    peak; `largest` the `count` largest allocations, of which equal ones, as the scores of all layers, share a row.
 
     `training` has a `module`, its `optimizer`, an `iteration`, and `before`, which frees what the last iteration left;
     one must have run, so that the optimizer has its states. A CPU runs one iteration for all of it, since it is slow; a

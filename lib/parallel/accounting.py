@@ -61,10 +61,11 @@ def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:
 
 
 def data_parallel_tokens(flops: float, bandwidth: float, axes: int = 1) -> float:
-    """Return the tokens a device above which products bind data parallelism.
+    """Return the tokens per device above which products bind data parallelism.
 
     That is C / (M W). It holds for many ranks in bf16. Products take 8 B D F / (n C) backward, and the all-reduce of
-    the gradients of both matrices 8 D F / (M W). FSDP has the same bound: half the products, half the bytes."""
+    the gradients of both matrices 8 D F / (M W). FSDP has the same bound: backward it sends as much, and forward it has
+    half the products and half the bytes."""
     return flops / (axes * bandwidth)
 
 
@@ -78,11 +79,11 @@ def tensor_ranks(d_ff: int, flops: float, bandwidth: float, axes: int = 1) -> fl
 def mixed_tokens(
     d_ff: int, flops: float, bandwidth: float, tensor_world: int, axes: tuple[int, int] = (1, 1), overlap: bool = True
 ) -> float:
-    """Return the tokens a device above which products bind FSDP with tensor ranks.
+    """Return the tokens per device above which products bind FSDP with tensor ranks.
 
     Beside tensor parallelism over Y, FSDP over X gathers a Y-th of the weights, so it needs C / (Y M_X W). `axes` are
-    M_X and M_Y; Y is below `tensor_ranks`. With `overlap`, activations travel at the same time as weights, and nothing
-    else counts; without, the two times add up."""
+    M_X and M_Y; Y is below `tensor_ranks`, so activations travel in less time than products take. With `overlap` they
+    travel at the same time as weights, and only the weights' time counts; without, the two times add up."""
     for_weights = data_parallel_tokens(flops, bandwidth, axes[0]) / tensor_world
     if overlap:
         return for_weights

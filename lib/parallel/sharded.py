@@ -16,14 +16,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
     """Run an optimizer on this rank's share of the parameters, then send them.
 
     Gradients must be averaged before. Each parameter belongs to one rank: the largest first, to the rank with the
-    fewest elements. Every number is computed as in one process, so the weights have its bits. `state` and `state_dict`
+    fewest elements. Every number is computed as one process would, to the same bits. `state` and `state_dict`
     hold this rank's share, which a run on as many ranks can load again."""
 
     def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], **kwargs):
         # `super().__init__` calls add_param_group, which needs these two
         self.owners: dict[nn.Parameter, int] = {}  # the rank that updates each parameter
         self._elements = [0] * dist.get_world_size()  # of each rank's parameters
-        # the settings of groups, those that `kwargs` leave out too
+        # an optimizer of one zero tells the defaults of what `kwargs` leave out
         defaults = optimizer_cls([torch.zeros(1)], **kwargs).defaults
         super().__init__(params, defaults)
         self.inner = optimizer_cls(self._own_groups(), **kwargs)

@@ -61,7 +61,7 @@ def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping | No
 
 
 def _pairs(records: pd.DataFrame, phase: str = "") -> dict[int, Measured]:
-    """Return the ratio of a case to its baseline, by the number of the round."""
+    """Return the baseline's time over the case's, by the number of the round."""
     ending = f"{phase}_ms" if phase else "ms"
     pairs = records.reindex(columns=["round", f"paired_{ending}", f"baseline_{ending}"]).dropna()
     return {round: of_pairs(own_ms, other_ms) for round, own_ms, other_ms in pairs.itertuples(index=False)}

@@ -105,6 +105,7 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
         for cell in shown:
             cell.metadata["chapter"] = name
             if cell.metadata.get("heading", "").lower() == DETAIL:
+                # for Markdown, too
                 cells.append(new_raw_cell('<details class="detail"><summary>In detail</summary>\n'))
                 cell.source = cell.source.partition("\n")[2]
                 is_folded = True
@@ -118,7 +119,7 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
         cell.id = f"cell-{position}"
         for output in cell.get("outputs", []):
             if answers.SVG.search(output.get("data", {}).get("text/html", "")):
-                # and figures share the ids of what they have in common, of which the first may be folded and not drawn
+                # figures may share ids, too; a browser takes the first of an id, which a folded section does not draw
                 own_ids = rf"\g<1>figure-{next(figures)}-"
                 output.data["text/html"] = re.sub(r'( id="|url\(#|href="#)', own_ids, output.data["text/html"])
     return new_notebook(cells=cells)

@@ -95,11 +95,11 @@ def rounds(frame: pd.DataFrame, metric: str) -> list[list[float]]:
 def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
     """Return the median of a metric of the one case with these values.
 
-    Raises NotMeasured without samples, and ValueError for several cases."""
+    Raises NotMeasured without samples, and ValueError for several cases or machines."""
     rows = ok(only(frame, **values))
     count = len(cases(rows))
     if count > 1:
-        raise ValueError(f"{metric}: got records of {count} cases, expected one")
+        raise ValueError(f"{metric}: got records of {count} cases, expected one of one machine")
     samples = rounds(rows, metric)
     if not samples:
         raise NotMeasured(metric.replace("_", " "))
@@ -155,12 +155,15 @@ def values(cells: pd.Series) -> pd.Series:
 
 
 def worst(frame: pd.DataFrame, errors: Sequence[str], by: Sequence[str]) -> pd.DataFrame:
-    """Return the largest of each error, as text, for each value of the fields `by`."""
-    of_cases = medians(ok(frame), errors)
-    of_cases[list(errors)] = of_cases[list(errors)].apply(values)
-    largest_errors = of_cases.groupby(list(by), sort=False)[list(errors)].max()
-    texts = largest_errors.map("{:.1e}".format).where(largest_errors.notna(), "")
-    return filled(texts.rename(columns=lambda name: name.replace("_", " ")).reset_index())
+    """Return the largest of each error in any record, as text, for each value of the fields `by`."""
+    rows = []
+    for key, records in ok(frame).groupby(list(by), sort=False):
+        row = dict(zip(by, key, strict=True))
+        for error in errors:
+            largest = [max(samples) for samples in rounds(records, error)]
+            row[error.replace("_", " ")] = f"{max(largest):.1e}" if largest else ""
+        rows.append(row)
+    return filled(pd.DataFrame(rows))
 
 
 def filled(view: pd.DataFrame) -> pd.DataFrame:

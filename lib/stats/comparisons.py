@@ -44,8 +44,8 @@ class Comparison:
     def tier(self) -> str:
         """Return how sure a gain is: proven, probable (by more than 3%), or none.
 
-        It is proven if its own interval lies above one, and the verdict, which the whole table decides, is not the
-        same."""
+        It is proven if its own interval lies above one and the verdict is not `same`. The whole table decides the
+        verdict, so a proven gain can be `unclear`."""
         if self.verdict == SAME or self.ratio.value <= 1:
             return "none"
         if self.ratio.low > 1:
@@ -90,7 +90,7 @@ def _uncertainty(ratio: Interval) -> float:
     # a gain must not read 1.0
     if abs(ratio.value - 1) > MARGIN:
         nearest = min(nearest, abs(ratio.value - 1))
-    # rounding to 10^-p is off by up to half of that; but a wide interval gets only one more digit than it warrants
+    # rounding moves a number by at most half of its uncertainty; a wide interval gets one digit more than it should
     return max(min(ratio.reach, 2 * nearest), ratio.reach / 10)
 
 
@@ -108,7 +108,7 @@ class Measured:
 def of_pairs(variant_ms: Sequence[float], baseline_ms: Sequence[float]) -> Measured:
     """Return the ratio of two times that ran as interleaved pairs in one process.
 
-    It is the Hodges-Lehmann estimate over the logarithms of the pairs: the median of the means of all pairs of them."""
+    Its logarithm is the Hodges-Lehmann estimate: the median of the means of every two of the pairs' logarithms."""
     logs = np.log(baseline_ms) - np.log(variant_ms)
     means = (logs[:, None] + logs) / 2
     estimate = float(np.median(means[np.triu_indices(len(logs))]))
@@ -130,8 +130,9 @@ def joined(processes: Sequence[Measured]) -> Measured:
 def judged(rows: Sequence[Measured]) -> list[Comparison]:
     """Judge the ratios of one table together (Benjamini and Hochberg 1995).
 
-    The spread between processes is moderated by that of all rows, if at least three have one. On average at most 2.5%
-    of those called faster or slower are false, and as many of those called the same."""
+    The spread between processes is moderated by that of all rows, if at least three have one. One set of tests finds
+    which ratios differ from one, another which lie within 3% of it; of what each finds, at most 2.5% is false on
+    average. A ratio that both find is called the same."""
     if not rows:
         return []
     counts = np.array([len(row.logs) for row in rows])

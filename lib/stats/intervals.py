@@ -128,8 +128,9 @@ def order_statistics(samples: Sequence[float]) -> tuple[float, float]:
     rank, part = _rank(len(ordered))
     if rank < 1:
         return math.nan, math.nan
-    low = (1 - part) * ordered[rank - 1] + part * ordered[rank]
-    high = (1 - part) * ordered[-rank] + part * ordered[-rank - 1]
+    # of equal samples each end is just that, which a weighted mean could miss by its rounding
+    low = ordered[rank - 1] + part * (ordered[rank] - ordered[rank - 1])
+    high = ordered[-rank] - part * (ordered[-rank] - ordered[-rank - 1])
     return float(low), float(high)
 
 

@@ -42,6 +42,7 @@ def _belonging(tail: float, others: np.ndarray) -> float:
 
     It compares `tail`, how rare so large a variance is under the prior, with how rare the one of its rank should be if
     none were outlying (Phipson et al.). A larger variance never has a larger probability."""
+    # of n equally likely tails, number k is expected at (k - 1/2) / (n - 1/2), which is one for the last
     rarer = np.append(np.sort(others[others <= tail]), tail)
     expected = (np.arange(len(rarer)) + 0.5) / (len(others) + 0.5)
     return min(1.0, float(np.max(rarer / expected)))
@@ -54,10 +55,11 @@ def _fitted(log_variances: np.ndarray, freedoms: np.ndarray, weights: np.ndarray
     levels = np.full_like(FREEDOMS, np.median(log_variances))
     for _ in range(30):
         ratio = freedoms * np.exp(log_variances - levels) / FREEDOMS
-        part = ratio / (1 + ratio)
-        first = (freedoms + FREEDOMS) / 2 * part - freedoms / 2
-        second = (freedoms + FREEDOMS) / 2 * part * (1 - part)
-        step = np.clip((first @ weights) / (second @ weights + 1e-9), -2, 2)
+        share = ratio / (1 + ratio)
+        # of the log likelihood by the level: the first derivative, and minus the second
+        slope = (freedoms + FREEDOMS) / 2 * share - freedoms / 2
+        curvature = (freedoms + FREEDOMS) / 2 * share * (1 - share)
+        step = np.clip((slope @ weights) / (curvature @ weights + 1e-9), -2, 2)
         levels += step[:, None]
     logs = log_variances - levels
     # the density of a log ratio is that of the ratio times the ratio itself

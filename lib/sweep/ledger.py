@@ -17,7 +17,7 @@ MORE = 1.1  # times the former limit of memory: above it, a case that ran out is
 
 
 def short_record(file: Path) -> dict | None:
-    """Return a case's record without samples, or None if missing or damaged."""
+    """Return a record with no metric but the limit of its memory; None if missing or damaged."""
     if not file.exists():
         return None
     try:
@@ -25,8 +25,9 @@ def short_record(file: Path) -> dict | None:
     except ValueError as error:
         warnings.warn(f"{file.name}: skipped: {error}", stacklevel=2)
         return None
-    metrics = record["metrics"]
-    return record | {"metrics": {name: metrics[name] for name in ("limit_bytes", "reason") if name in metrics}}
+    # the samples would fill the memory of a long sweep
+    limit = {name: value for name, value in record["metrics"].items() if name == "limit_bytes"}
+    return record | {"metrics": limit}
 
 
 @dataclass
@@ -42,14 +43,14 @@ class Ledger:
     known: dict[Path, dict | None] = field(default_factory=dict)  # what was read before
 
     def finish(self, file: Path, status: str = "") -> None:
-        """Note that this sweep has made a record, or that there is none but a status."""
+        """Note that this sweep has made a record, or with a `status` that it will make none."""
         self.finished.add(file)
         self.known.pop(file, None)
         if status:
             self.known[file] = {"status": status}
 
     def record(self, file: Path) -> dict | None:
-        """Return a case's record without samples, or None.
+        """Return a file's `short_record`, or None.
 
         It is read only once until this sweep makes another. Of a case that was given up there is only a status."""
         if file not in self.known:
@@ -61,7 +62,7 @@ class Ledger:
         return tuple(entry for entry in job.entries if self.status(job, entry) == "left")
 
     def status(self, job: Job, entry: Entry) -> str:
-        """Return the status of a record, `left`, or `skipped` if an earlier round ended badly."""
+        """Return the status of a record, `left`, or `skipped` if an earlier round did not end ok."""
         status = self._status(job, job.file(entry))
         earlier = {self._status(job, job.file(entry, round)) for round in range(1, job.round)}
         if status == "left" and earlier - {"ok", "left"}:

@@ -82,6 +82,7 @@ def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
                 kernel = (options.tier, round, order.index(block.experiment), case.device, fresh)
                 entries_of_kernel.setdefault(kernel, []).append(entry)
         if entries:
+            # of the experiment's first block, since names such as sizes cannot be compared
             smallest.setdefault(block.experiment, min(entries, key=_size))
     # sorting keeps the order of what is equal here, which is that of the file
     for kernel in sorted(entries_of_kernel, key=lambda kernel: kernel[:3]):

@@ -68,6 +68,7 @@ class Progress:
         case = (record["experiment"], records.name(record["case"]))
         self.left.discard((*case, record["round"]))
         if record["status"] != "ok":
+            # nor is it measured again if it only found no memory, which needs no line
             self.leave_out(*case)
         self.counts["left"] = len(self.left)
         self.counts[record["status"]] += 1

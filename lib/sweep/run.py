@@ -51,11 +51,11 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Describe where kernels run: scratch folder, slots of the machine, one of its GPUs."""
+    """Describe where the kernels of one slot run."""
 
-    scratch: Path
-    slots: int = 1
-    gpu: str = ""
+    scratch: Path  # a folder for their files
+    slots: int = 1  # that divide the machine's memory and threads
+    gpu: str = ""  # the value of CUDA_VISIBLE_DEVICES, if a kernel has one GPU of several
 
 
 @dataclass
@@ -119,7 +119,7 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place)
     # another one for each kernel: the former one's client may still remove its sockets
     folder = Path(tempfile.mkdtemp(prefix="kernel-", dir=place.scratch))
     cases = [{"case": entry.case, "seconds": entry.seconds} for entry in batch]
-    plan = {"cases": cases, "round": job.round, "share": place.slots, "deadline": deadline}
+    plan = {"cases": cases, "round": job.round, "slots": place.slots, "deadline": deadline}
     (folder / "plan.json").write_text(json.dumps(plan))
     name = f"{job.experiment}.r{job.round}.{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
     output = paths.runs() / job.machine / f"{name}.ipynb"

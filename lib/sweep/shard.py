@@ -37,9 +37,9 @@ class Shard:
         return paths.results() / f".{kind}-{self.number}-of-{self.count}"
 
     def scratch(self) -> Path:
-        """Return this shard's folder for kernels: the same while $TMPDIR is, so a start clears it.
+        """Return this shard's folder for kernels, among the temporary files, as sockets need short paths.
 
-        It is among the temporary files, since sockets need a short path."""
+        Every start of the shard finds the same one, and clears what a killed supervisor has left there."""
         key = f"{os.getuid()} {paths.results().resolve()} {self}"
         return Path(execution.socket_folder(), f"sweep-{hashlib.sha256(key.encode()).hexdigest()[:8]}")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lib import model, precision
-from lib.cost import memory
+from lib.cost import flops, memory
 from lib.experiments.training import MODES
 from lib.instruments import peak_memory
 from plain import one
@@ -63,6 +63,16 @@ def test_autocast_widens_the_softmax_on_a_gpu_only():
     cpu, cuda = (memory.activation_bytes(shape, "bf16", "naive", device) for device in ("cpu", "cuda"))
     assert cuda - cpu == shape.num_layers * 4 * shape.scores  # the weights in single precision beside their copy
     assert memory.activation_bytes(shape, "fp32", "naive", "cuda") == memory.activation_bytes(shape, "fp32", "naive")
+
+
+def test_a_step_holds_at_least_what_its_forward_pass_does():
+    # the forward pass alone has autocast's copies of all layers' matrices
+    shape = flops.Shape(d_model=768, d_ff=3072, num_layers=12, num_heads=12, context_length=1024)
+    forward, backward = (
+        memory.peak_bytes(shape, "bf16", "sdpa", "fused", mode, "cuda", checkpoint=1)
+        for mode in ("forward", "forward_backward")
+    )
+    assert forward <= backward
 
 
 CHECKPOINTS = [(mode, 0) for mode in MODES]

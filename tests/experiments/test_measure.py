@@ -69,7 +69,7 @@ def test_with_a_machine_nothing_is_measured(save_record, monkeypatch):
 
 
 def test_a_plan_says_which_cases_and_notes_how_far_it_is(own_results, no_probe, monkeypatch, tmp_path):
-    plan = {"cases": [{"case": asdict(FUSED), "seconds": 0.01}], "round": 3, "share": 1, "deadline": float("inf")}
+    plan = {"cases": [{"case": asdict(FUSED), "seconds": 0.01}], "round": 3, "slots": 1, "deadline": float("inf")}
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(plan))
     monkeypatch.setenv("SWEEP_PLAN", str(file))

@@ -17,7 +17,7 @@ RUNS_OUT = """
 import torch
 from lib.instruments import device, memory_limit, peak_memory
 device.Cpu.free_bytes = lambda self: 2**30
-with memory_limit.limited(share=2):
+with memory_limit.limited(processes=2):
     half = torch.ones(2**26)  # 256 MiB of the 460 that a half of nine tenths has
     try:
         torch.ones(2**27)

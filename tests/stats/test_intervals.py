@@ -22,6 +22,11 @@ def test_too_few_samples_have_no_interval():
     assert not intervals.median([[1.0, 2.0, 3.0]]).known
 
 
+@pytest.mark.parametrize("n", range(6, 60))
+def test_equal_samples_have_an_interval_of_no_width(n):
+    assert intervals.order_statistics([0.1249] * n) == (0.1249, 0.1249)
+
+
 @pytest.mark.parametrize("n", [10, 40])
 @pytest.mark.parametrize("noise", simulated_noise.INDEPENDENT)
 def test_the_interval_of_the_median_covers_95_percent_whatever_the_noise(noise, n):

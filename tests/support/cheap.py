@@ -73,7 +73,7 @@ def run(seconds, round):
         began = time.time()
         records.write(plan_file.with_name("note.json"), json.dumps({"begun": index + 1, "saved": index}))
         case = entry["case"]
-        note(case["number"], plan["round"], share=plan["share"], seconds=entry["seconds"])
+        note(case["number"], plan["round"], share=plan["slots"], seconds=entry["seconds"])
         time.sleep(case["pause_ms"] / 1000)
         status, metrics = "ok", {"total_ms": [1.0]}
         if case["behaviour"] == "oom":
