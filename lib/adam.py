@@ -152,7 +152,7 @@ class AdamW(torch.optim.Optimizer):
         super().load_state_dict({**state_dict, "param_groups": groups})
 
     def step(self) -> None:
-        """Update what has a gradient; compiled variants recompile for a new `lr`."""
+        """Update what has a gradient; compiled variants recompile for a new `lr`, and fail at the ninth."""
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             hyper = Hyper(group["lr"], *group["betas"], group["eps"], group["weight_decay"], group["amsgrad"])

@@ -112,6 +112,7 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     # tensors in the precision of products
     inner = number * shape.tokens * shape.d_model
     wide = number * shape.tokens * shape.d_ff
+    cast = inner if number < 4 else 0  # of a gradient of the stream that a product reads
     logits = number * shape.tokens * shape.vocab_size
     scores = number * shape.scores if attention in HOLDING_SCORES else 0
     layers = shape.num_layers
@@ -127,8 +128,9 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
         "softmax": (layers * 2 * scores, layers * 3 * scores),
         # w1 x and w3 x to what w2 takes; backward writes the gradients of the first two
         "gate": (layers * 3 * wide, layers * 5 * wide),
-        # the branches of attention and SwiGLU join the stream; backward their gradients join the stream's
-        "residuals": (2 * layers * (2 * stream + inner), 2 * layers * 3 * stream),
+        # the branches of attention and SwiGLU join the stream; backward their gradients join the stream's, of which a
+        # product reads a narrow copy
+        "residuals": (2 * layers * (2 * stream + inner), 2 * layers * (3 * stream + cast)),
         # logits and targets to their mean; backward writes the logits' gradient
         "loss": (logits + ids + 4, 2 * logits + ids + 4),
     }

@@ -38,12 +38,13 @@ def peak_bytes(
     if mode == "forward_backward":
         return parameters + peak
     moments = 2 * parameters
-    # beside the gradients, `single_tensor` has three of its largest parameter
-    temporaries = 3 * 4 * max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
-    if "foreach" in optimizer:
+    # beside the gradients; fused and compiled variants have none
+    temporaries = 0
+    if optimizer == "single_tensor":
+        # three of its largest parameter
+        temporaries = 3 * 4 * max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
+    elif optimizer == "foreach":
         temporaries = parameters
-    elif optimizer == "fused":
-        temporaries = 0
     return parameters + moments + max(peak, head_output + parameters + temporaries)
 
 
@@ -81,7 +82,7 @@ class _Step:
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
         """Return what attention keeps, and its temporaries forward and backward."""
         if variant in HOLDING_SCORES:
-            mask = self.shape.context_length**2  # of all heads
+            mask = self.shape.context_length**2  # one for all heads and sequences, a byte a score
             softmax = self.number_bytes * self.shape.scores
             copy = 0
             if self.casts and device != "cpu":
@@ -121,7 +122,7 @@ class _Step:
         # what the layer has kept by then is left out: with a graph the loss is the higher point
         swiglu = 3 * self.stream + 3 * self.wide
         # the head's output, and autocast's copy in fp32
-        output = (self.number_bytes + 4 * self.casts) * self.logits // 4
+        output = (self.number_bytes + 4 * self.casts) * self.shape.tokens * self.shape.vocab_size
         return self.layer_copies + max(before + attention, before + swiglu, self.head_copy + kept_at_loss + output)
 
     def backward_peak(self) -> int:

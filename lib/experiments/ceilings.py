@@ -43,8 +43,8 @@ class Ceilings(Case):
     - `products` makes those with all weights of that size, as one step does. Each weight has memory of its own; outputs
       and gradients of weights stay until the end. Attention's own products are left out.
     - `read` sums rows, `copy` copies, and `add` computes a = a + b. `adamw` is a step of PyTorch's fused AdamW. Bytes
-      count as in STREAM (McCalpin 1995): what is read plus what is written. A CPU may fetch lines before it overwrites
-      them, but not in place: `add` and `adamw` often have the highest rates.
+      count as in STREAM (McCalpin 1995): what is read plus what is written. To overwrite memory a CPU may fetch it
+      first, which counts for nothing in `copy`; `add` and `adamw` read it anyway, and often have the highest rates.
     - `call` adds one element a thousand times: the overhead of a call, on CUDA of a launch.
 
     Raises ValueError for an unknown or impossible value."""
@@ -81,8 +81,10 @@ class Ceilings(Case):
             if self.operation in PASSES or self.operation == "call":
                 return f"{self.operation} is no product, so it has one library"
             # below fp32, PyTorch's own products on a CPU are oneDNN's
-            if self.device != "cpu" or self.precision != "fp32" or not torch.backends.mkldnn.is_available():
+            if self.device != "cpu" or self.precision != "fp32":
                 return "oneDNN is a second library on a CPU in fp32 only"
+            if not torch.backends.mkldnn.is_available():
+                return "this PyTorch lacks oneDNN"
         return super().unavailable()
 
     def setup(self) -> Work:

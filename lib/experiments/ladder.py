@@ -2,7 +2,7 @@
 
 Every rung runs in interleaved pairs with the plain step, so that the gain of one switch is the quotient of two ratios
 of the same kind. The allocator is the exception: a process that keeps freed pages cannot give them back, so the rung
-`default_allocator` needs a kernel of its own and is compared by medians.
+`default_allocator` needs a process of its own and is compared by medians.
 """
 
 from dataclasses import dataclass, field, replace

@@ -9,7 +9,7 @@ from lib.experiments.case import Recording
 from lib.experiments.step import Step
 
 SAMPLES = 10  # the assignment asks for the mean and the deviation of ten steps
-_earlier_cases = 0  # that this process has measured: only the first one finds it cold
+_earlier_cases = 0  # of this class that the process has measured: only the first one finds it cold
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,11 @@ class Warmup(Step):
     first_steps: int = field(metadata={"least": 5 + SAMPLES, "most": 1000})
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Time the first iterations, then check the first one on the case built again.
+        """Time the first iterations, then check what the first one gave.
 
-        The reference would warm up the process, so it is computed last. `after_0_ms`, `after_1_ms` and `after_5_ms`
-        are the ten totals after that many warm-ups; `earlier_cases` is 0 where the process was cold."""
+        The reference would warm up the process, so it is computed last, by the case built again. `after_0_ms`,
+        `after_1_ms` and `after_5_ms` are the ten totals after that many warm-ups; `earlier_cases` is 0 in a process
+        that has only begun."""
         global _earlier_cases
         work = record.setup()
         record.metrics["earlier_cases"] = _earlier_cases

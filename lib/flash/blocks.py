@@ -56,7 +56,7 @@ class FlashAttentionTorch(torch.autograd.Function):
         dout_XTD = _as_3d(dO)
         logsumexp_XT1 = _as_3d(logsumexp[..., None])
         # mean of dP over the keys, weighted by P; it equals the sum of O * dO over the features
-        mean_XT1 = _as_3d((dO * out).sum(-1, keepdim=True))
+        mean_XT1 = _as_3d((dO.to(logsumexp.dtype) * out).sum(-1, keepdim=True))
         # a sum over blocks, which a narrow type would round at each of them
         dq_XTD = torch.zeros_like(q_XTD, dtype=logsumexp.dtype)
         dk_XSD = torch.zeros_like(k_XSD)

@@ -4,9 +4,9 @@ FlashAttention-2 (Dao 2023, algorithms 1 and 2) with a backward pass in two kern
 no atomic addition, so equal inputs give equal bits. Each program takes one head and one tile of queries or keys.
 Tiles without a visible score are never loaded, and only those that the diagonal or the end crosses are masked.
 
-Shapes in names: T queries of a tile, S keys of a tile, D head size padded to a power of two. Exponents have base 2;
-SCALE turns a product q . k into one, so SCALE * LN_2 is 1 / sqrt(HEAD), the scale of the scores. The log-sum-exp in
-memory is natural. Import this only where Triton is.
+Shapes in names: T queries of a tile, S keys of a tile, D head size padded to a power of two (HEAD and WIDE). Exponents
+have base 2; SCALE turns a product q . k into one, so SCALE * LN_2 is 1 / sqrt(HEAD), the scale of the scores. The
+log-sum-exp in memory is natural. Import this only where Triton is.
 """
 
 import triton
@@ -103,16 +103,16 @@ def flash_forward(
     V = _of_head(V, v_strides, heads)
     OUT = _of_head(OUT, out_strides, heads)
     q_TD = _load(Q, q_strides, start_t, queries, TILE_T, WIDE, HEAD, True)
-    wide = LOGSUMEXP.dtype.element_ty
-    out_TD = tl.zeros((TILE_T, WIDE), wide)
-    total_T = tl.zeros((TILE_T,), wide)
-    largest_T = tl.full((TILE_T,), -float("inf"), wide)
+    sum_type = LOGSUMEXP.dtype.element_ty
+    out_TD = tl.zeros((TILE_T, WIDE), sum_type)
+    total_T = tl.zeros((TILE_T,), sum_type)
+    largest_T = tl.full((TILE_T,), -float("inf"), sum_type)
     # tiles that every query sees whole need no mask; those on the diagonal or at the end do
     bounds = _bounds_of_keys(start_t, keys, CAUSAL, TILE_T, TILE_S)
     for MASKED in tl.static_range(2):
         for start_s in tl.range(bounds[MASKED], bounds[MASKED + 1], TILE_S):
             k_SD = _load(K, k_strides, start_s, keys, TILE_S, WIDE, HEAD, MASKED)
-            scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=wide)
+            scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=sum_type)
             if MASKED:
                 scores_TS = tl.where(_seen(t_T, start_s + tl.arange(0, TILE_S), keys, CAUSAL), scores_TS, -float("inf"))
             # what was summed under a smaller largest exponent shrinks
@@ -122,7 +122,7 @@ def flash_forward(
             total_T = total_T * shrink_T + tl.sum(weights_TS, 1)
             v_SD = _load(V, v_strides, start_s, keys, TILE_S, WIDE, HEAD, MASKED)
             out_TD = out_TD * shrink_T[:, None]
-            out_TD = tl.dot(weights_TS.to(v_SD.dtype), v_SD, out_TD, input_precision=PRECISION, out_dtype=wide)
+            out_TD = tl.dot(weights_TS.to(v_SD.dtype), v_SD, out_TD, input_precision=PRECISION, out_dtype=sum_type)
             largest_T = new_T
     _store(OUT, out_strides, start_t, queries, out_TD / total_T[:, None], TILE_T, WIDE, HEAD)
     row = tl.program_id(0).to(tl.int64) * queries
@@ -150,24 +150,24 @@ def flash_backward_q(
     DQ = _of_head(DQ, dq_strides, heads)
     out_TD = _load(_of_head(OUT, out_strides, heads), out_strides, start_t, queries, TILE_T, WIDE, HEAD, True)
     dout_TD = _load(_of_head(DOUT, dout_strides, heads), dout_strides, start_t, queries, TILE_T, WIDE, HEAD, True)
-    wide = LOGSUMEXP.dtype.element_ty
-    mean_T = tl.sum(out_TD.to(wide) * dout_TD.to(wide), 1)
+    sum_type = LOGSUMEXP.dtype.element_ty
+    mean_T = tl.sum(out_TD.to(sum_type) * dout_TD.to(sum_type), 1)
     tl.store(MEAN + row + t_T, mean_T, mask=t_T < queries)
     q_TD = _load(Q, q_strides, start_t, queries, TILE_T, WIDE, HEAD, True)
     exponent_T = tl.load(LOGSUMEXP + row + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
-    dq_TD = tl.zeros((TILE_T, WIDE), wide)
+    dq_TD = tl.zeros((TILE_T, WIDE), sum_type)
     bounds = _bounds_of_keys(start_t, keys, CAUSAL, TILE_T, TILE_S)
     for MASKED in tl.static_range(2):
         for start_s in tl.range(bounds[MASKED], bounds[MASKED + 1], TILE_S):
             k_SD = _load(K, k_strides, start_s, keys, TILE_S, WIDE, HEAD, MASKED)
             v_SD = _load(V, v_strides, start_s, keys, TILE_S, WIDE, HEAD, MASKED)
-            scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=wide)
+            scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=sum_type)
             weights_TS = tl.exp2(scores_TS * SCALE - exponent_T[:, None])
             if MASKED:
                 weights_TS = tl.where(_seen(t_T, start_s + tl.arange(0, TILE_S), keys, CAUSAL), weights_TS, 0.0)
-            dweights_TS = tl.dot(dout_TD, v_SD.T, input_precision=PRECISION, out_dtype=wide)
+            dweights_TS = tl.dot(dout_TD, v_SD.T, input_precision=PRECISION, out_dtype=sum_type)
             dscores_TS = weights_TS * (dweights_TS - mean_T[:, None])
-            dq_TD = tl.dot(dscores_TS.to(k_SD.dtype), k_SD, dq_TD, input_precision=PRECISION, out_dtype=wide)
+            dq_TD = tl.dot(dscores_TS.to(k_SD.dtype), k_SD, dq_TD, input_precision=PRECISION, out_dtype=sum_type)
     _store(DQ, dq_strides, start_t, queries, dq_TD * (SCALE * LN_2), TILE_T, WIDE, HEAD)
 
 
@@ -187,9 +187,9 @@ def flash_backward_kv(
     DOUT = _of_head(DOUT, dout_strides, heads)
     k_SD = _load(_of_head(K, k_strides, heads), k_strides, start_s, keys, TILE_S, WIDE, HEAD, True)
     v_SD = _load(_of_head(V, v_strides, heads), v_strides, start_s, keys, TILE_S, WIDE, HEAD, True)
-    wide = LOGSUMEXP.dtype.element_ty
-    dk_SD = tl.zeros((TILE_S, WIDE), wide)
-    dv_SD = tl.zeros((TILE_S, WIDE), wide)
+    sum_type = LOGSUMEXP.dtype.element_ty
+    dk_SD = tl.zeros((TILE_S, WIDE), sum_type)
+    dv_SD = tl.zeros((TILE_S, WIDE), sum_type)
     first = 0  # the query at which the first tile begins that sees any of the keys
     whole = 0  # the query at which the first tile begins that sees all of them
     if CAUSAL:
@@ -208,14 +208,14 @@ def flash_backward_kv(
             else:
                 exponent_T = tl.load(LOGSUMEXP + row + t_T) * LOG2_E
                 mean_T = tl.load(MEAN + row + t_T)
-            scores_ST = tl.dot(k_SD, q_TD.T, input_precision=PRECISION, out_dtype=wide)
+            scores_ST = tl.dot(k_SD, q_TD.T, input_precision=PRECISION, out_dtype=sum_type)
             weights_ST = tl.exp2(scores_ST * SCALE - exponent_T[None, :])
             # keys beyond the last need no mask: they reach only rows of the gradients that are not stored
             if part != 1 and CAUSAL:
                 weights_ST = tl.where(s_S[:, None] <= t_T[None, :], weights_ST, 0.0)
-            dv_SD = tl.dot(weights_ST.to(dout_TD.dtype), dout_TD, dv_SD, input_precision=PRECISION, out_dtype=wide)
-            dweights_ST = tl.dot(v_SD, dout_TD.T, input_precision=PRECISION, out_dtype=wide)
+            dv_SD = tl.dot(weights_ST.to(dout_TD.dtype), dout_TD, dv_SD, input_precision=PRECISION, out_dtype=sum_type)
+            dweights_ST = tl.dot(v_SD, dout_TD.T, input_precision=PRECISION, out_dtype=sum_type)
             dscores_ST = weights_ST * (dweights_ST - mean_T[None, :])
-            dk_SD = tl.dot(dscores_ST.to(q_TD.dtype), q_TD, dk_SD, input_precision=PRECISION, out_dtype=wide)
+            dk_SD = tl.dot(dscores_ST.to(q_TD.dtype), q_TD, dk_SD, input_precision=PRECISION, out_dtype=sum_type)
     _store(_of_head(DK, dk_strides, heads), dk_strides, start_s, keys, dk_SD * (SCALE * LN_2), TILE_S, WIDE, HEAD)
     _store(_of_head(DV, dv_strides, heads), dv_strides, start_s, keys, dv_SD, TILE_S, WIDE, HEAD)

@@ -46,9 +46,9 @@ def differentiate(
     """Return the gradients of queries, keys and values, by Triton."""
     dq, dk, dv = _like_differentiate(q, k, v, out, dout, logsumexp, causal)
     # the log-sum-exp, and room for means that the first kernel writes and the second one reads
-    sums = [logsumexp, torch.empty_like(logsumexp)]
-    _launch("flash_backward_q", [q, k, v, out, dout, dq], sums, causal)
-    _launch("flash_backward_kv", [q, k, v, dout, dk, dv], sums, causal)
+    of_queries = [logsumexp, torch.empty_like(logsumexp)]
+    _launch("flash_backward_q", [q, k, v, out, dout, dq], of_queries, causal)
+    _launch("flash_backward_kv", [q, k, v, dout, dk, dv], of_queries, causal)
     return dq, dk, dv
 
 
@@ -72,8 +72,10 @@ def as_4d(x: Tensor) -> Tensor:
     return x.flatten(0, -4)
 
 
-def _launch(name, tensors, sums, causal):
-    """Start a kernel, one program for each head and tile of the rows that it owns."""
+def _launch(name, tensors, of_queries, causal):
+    """Start a kernel, one program for each head and tile of the rows that it owns.
+
+    `of_queries` are contiguous, with one number a query."""
     from lib.flash import kernels
 
     tensors = [as_4d(tensor) for tensor in tensors]
@@ -86,9 +88,9 @@ def _launch(name, tensors, sums, causal):
     if name == "flash_backward_kv":
         programs = math.ceil(keys / tile.keys)
     getattr(kernels, name)[batch * heads, programs](
-        *tensors, *sums, *strides, heads, queries, keys,
+        *tensors, *of_queries, *strides, heads, queries, keys,
         **constants(number_kind, d_head, tile, causal), num_warps=tile.warps, num_stages=tile.stages,
-        enable_fp_fusion=True,  # score * SCALE - exponent as one instruction; off by default from 3.10 on
+        enable_fp_fusion=True,  # score * SCALE - exponent as one instruction; off by default from Triton 3.10 on
     )  # fmt: skip
 
 

@@ -144,7 +144,7 @@ class Cuda(Cpu):
         }
         # neither is noted without the driver's package
         with contextlib.suppress(Exception):
-            nvml = _driver()
+            nvml = _nvml()
             facts["driver"] = nvml.nvmlSystemGetDriverVersion()
             # a MIG part has no handle of this name
             card = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
@@ -255,12 +255,12 @@ def _listed_gpu() -> str | None:
         return None
     # without the package or the driver, each raises an error of its own
     with contextlib.suppress(Exception):
-        nvml = _driver()
+        nvml = _nvml()
         return nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(0))
     return None
 
 
-def _driver() -> ModuleType:
+def _nvml() -> ModuleType:
     """Return NVIDIA's management library, initialised; that starts nothing on a GPU."""
     import pynvml  # only where there may be a GPU of NVIDIA
 

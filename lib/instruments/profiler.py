@@ -159,8 +159,9 @@ def _kernels(events: pd.DataFrame) -> pd.DataFrame:
     Their `us` and `end_us` stay the device's."""
     on_device = events[events["category"].isin(ON_DEVICE)].dropna(subset="correlation")
     launches = events[events["category"].isin(LAUNCHES)].dropna(subset="correlation")
-    # a kernel has one launch, while that of a CUDA graph starts several kernels
+    # calls at two levels of the interface can report one launch
     launches = launches.drop_duplicates("correlation")[["correlation", "at_us", "thread"]]
+    # a kernel has one launch, while that of a CUDA graph starts several kernels
     return on_device.drop(columns=["at_us", "thread"]).merge(launches, on="correlation")
 
 

@@ -79,7 +79,7 @@ def tensor_ranks(d_ff: int, flops: float, bandwidth: float, axes: int = 1) -> fl
 def mixed_tokens(
     d_ff: int, flops: float, bandwidth: float, tensor_world: int, axes: tuple[int, int] = (1, 1), overlap: bool = True
 ) -> float:
-    """Return the tokens per device above which products bind FSDP with tensor ranks.
+    """Return the tokens per device above which products bind FSDP combined with tensor parallelism.
 
     Beside tensor parallelism over Y, FSDP over X gathers a Y-th of the weights, so it needs C / (Y M_X W). `axes` are
     M_X and M_Y; Y is below `tensor_ranks`, so activations travel in less time than products take. With `overlap` they

@@ -46,7 +46,7 @@ def scatter(whole: Tensor) -> tuple[dist.Work, Tensor]:
         received = torch.empty_like(parts[:1])
         return reduce_scatter(received, whole, dist.ReduceOp.AVG, async_op=True), received
     # gloo's reduce-scatter is an all-reduce (github.com/pytorch/pytorch/pull/118911), which moves twice the bytes:
-    # so the ranks exchange their parts, and each averages what it received, by gloo perhaps in a wider type
+    # so the ranks only exchange their parts; the caller averages what it received, perhaps in a wider type
     received = torch.empty_like(parts)
     return dist.all_to_all_single(received, parts, async_op=True), received
 

@@ -28,8 +28,8 @@ from lib.instruments import allocator, environment
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # what each backend moves the data of
 BACKENDS = {device: backend for backend, device in DEVICES.items()}
 LOOPBACK = {"darwin": "lo0"}.get(sys.platform, "lo")  # the interface by which a machine reaches itself
-START_S = 120.0  # for all ranks to import torch and to meet
-ANSWER_S = 60.0  # for all ranks to answer a call, unless it says how long, and for a collective to end
+START_S = 120.0  # for all ranks to import torch and to join
+ANSWER_S = 60.0  # for all ranks to answer a call, unless it says how long; and that a rank waits for the others
 GRACE_S = 1.0  # in which the rank may end that made another one fail
 
 

@@ -23,6 +23,7 @@ from traitlets.config import Config
 from lib import paths, records, validate
 from lib.report import answers, page
 
+LONGEST_S = 300  # for the browser to print
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", str(Path(sys.prefix, "bin", "chromium")))
 PRINT = (
     "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --no-pdf-header-footer "
@@ -33,7 +34,7 @@ PRINT = (
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit code.
 
-    0 is well, 1 means that a chapter failed or nothing was printed, and 2 is bad input."""
+    0 is well, 1 means that a chapter failed or a file could not be made, and 2 is bad input."""
     parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from the records.")
     parser.add_argument("verb", nargs="?", default="render", choices=("render", "pdf", "publish"))
     parser.add_argument(
@@ -48,18 +49,23 @@ def main(arguments: list[str] | None = None) -> int:
             validate.choice("machine", machine, known)
         machines = options.machine or known[:1]
         if options.verb == "publish":
+            if len(machines) > 1:
+                raise ValueError(f"machine: got {len(machines)}, expected one to publish")
             failed = publish(machines[0])
         else:
             failed = page.render(machines)
-            print(pdf(page.target()) if options.verb == "pdf" else page.target())
+        for name, reason in failed.items():
+            print(f"{name}: {reason}", file=sys.stderr)
+        if options.verb == "pdf":
+            print(pdf(page.target()))
+        elif options.verb == "render":
+            print(page.target())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     except (OSError, records.CannotWrite) as error:
         print(error, file=sys.stderr)
         return 1
-    for name, reason in failed.items():
-        print(f"{name}: {reason}", file=sys.stderr)
     return int(bool(failed))
 
 
@@ -82,7 +88,10 @@ def pdf(html_file: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="print-") as folder:
         options = [*PRINT.split(), f"--user-data-dir={folder}", f"--print-to-pdf={printed.resolve()}"]
         command = [program, *options, html_file.resolve().as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            raise OSError(f"{program} took longer than {LONGEST_S} s to print") from None
     if not printed.exists():
         raise OSError(f"{program} printed nothing: {done.stderr.strip()[-500:]}")
     return printed

@@ -48,14 +48,21 @@ class Ceilings:
         """Return the shortest time in ms of phases, each of so many FLOPs and bytes.
 
         A phase takes at least the longer of the two."""
-        longer = []
+        products = self.products[precision]
+        binding_flops = 0.0
+        binding_bytes = 0.0
         for flops, moved_bytes in phases:
-            by_products = self.products[precision].inverse.scaled(1e3 * flops)
-            by_memory = self.memory.inverse.scaled(1e3 * moved_bytes)
-            longer.append(_largest([by_products, by_memory]))
-        total_ms = sum(time.value for time in longer)
-        error_ms = math.hypot(*[time.value * time.log_error for time in longer])
-        return Interval(total_ms, total_ms, total_ms, self.memory.rounds).widened(error_ms / total_ms)
+            if flops / products.value > moved_bytes / self.memory.value:
+                binding_flops += flops
+            else:
+                binding_bytes += moved_bytes
+        parts = [products.inverse.scaled(1e3 * binding_flops), self.memory.inverse.scaled(1e3 * binding_bytes)]
+        parts = [part for part in parts if part.value > 0]
+        total_ms = sum(part.value for part in parts)
+        # phases that one ceiling bounds share its error; the errors of the two ceilings are independent
+        error_ms = math.hypot(*[part.value * part.log_error for part in parts])
+        rounds = min(part.rounds for part in parts)
+        return Interval(total_ms, total_ms, total_ms, rounds).widened(error_ms / total_ms)
 
 
 def of_records(frame: pd.DataFrame) -> Ceilings:
@@ -138,7 +145,9 @@ def bounds(
 
 
 def _own_ms(row: Mapping, limits: Ceilings) -> Interval | None:
-    """Return the time of a step's products at the rate of those with its weights, or None."""
+    """Return the time of a step's products at the rate measured for those with its weights.
+
+    None for another mode or table, and where no such rate was measured."""
     if "size" not in row or row.get("mode", "train_step") != "train_step":
         return None
     rate = limits.own.get((row.get("precision", "fp32"), SIZES[row["size"]].d_model, row.get("tokens")))

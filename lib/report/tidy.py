@@ -109,10 +109,10 @@ def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
 def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = ()) -> pd.DataFrame:
     """Return one row a case and machine, with the medians of its metrics.
 
-    Columns: its fields, `keep`, the metrics as Intervals, `rounds` and `status` in words. A metric without samples is
-    missing. A case without any record that is ok has no metrics and its worst status. Raises NotMeasured where no
-    record has a fact that is to be kept, as when all ran out of memory."""
-    unknown = [name for name in keep if name not in frame]
+    Columns: its fields, `machine`, `keep`, the metrics as Intervals, `rounds` and `status` in words. A metric without
+    samples is missing. A case without any record that is ok has no metrics and its worst status. Raises NotMeasured
+    where no record has a fact that is to be kept, as when all ran out of memory."""
+    unknown = [name for name in keep if name not in frame or frame[name].isna().all()]
     if unknown:
         raise NotMeasured(unknown[0].replace("_", " "))
     rows = []

@@ -83,14 +83,14 @@ class Comparison:
 
 
 def _uncertainty(ratio: Interval) -> float:
-    """Return the uncertainty to format a ratio by, so that it and its ends do not read 1.0 if they can."""
+    """Return the uncertainty to format a ratio by: where it can, neither it nor an end reads 1.0."""
     if not ratio.known:
         return 0.01
     nearest = min(abs(ratio.low - 1), abs(ratio.high - 1))
     # a gain must not read 1.0
     if abs(ratio.value - 1) > MARGIN:
         nearest = min(nearest, abs(ratio.value - 1))
-    # rounding moves a number by at most half of its uncertainty; a wide interval gets one digit more than it should
+    # rounding moves a number by at most half of its uncertainty; at most one digit more is shown than it warrants
     return max(min(ratio.reach, 2 * nearest), ratio.reach / 10)
 
 

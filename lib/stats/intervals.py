@@ -45,9 +45,9 @@ class Interval:
 
     @property
     def log_error(self) -> float:
-        """Return half the width in logarithms; 0 if unknown or not positive."""
+        """Return half the width in logarithms; NaN if it is unknown or not of positive numbers."""
         if not self.known or self.low <= 0:
-            return 0.0
+            return math.nan
         return math.log(self.high / self.low) / 2
 
     @property
@@ -60,9 +60,9 @@ class Interval:
         return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
     def widened(self, log_error: float) -> "Interval":
-        """Return the interval with another's `log_error`, added in quadrature."""
+        """Return the interval with another's `log_error`, added in quadrature; unknown if either is."""
         if not self.known or self.low <= 0:
-            return self
+            return replace(self, low=math.nan, high=math.nan)
         down = math.hypot(math.log(self.value / self.low), log_error)
         up = math.hypot(math.log(self.high / self.value), log_error)
         return replace(self, low=self.value * math.exp(-down), high=self.value * math.exp(up))

@@ -100,7 +100,7 @@ def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, de
             yield message
     except exceptions.RayTaskError as error:
         if takes_part:
-            raise error.cause from None
+            raise (error.cause or error) from None
         if node_id not in _refused:
             _refused.add(node_id)
             print(f"a node is left out: {_first_line(error.cause or error)}", flush=True)
@@ -113,9 +113,11 @@ def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, de
         ray.cancel(stream, force=True)
 
 
-def measured_here(job: Job, code: str, deadline: float, slots: int) -> Iterator[Message]:
-    """Measure a job on this node, in a folder that goes with it."""
-    if environment.machine(job.device) != job.machine or records.digest(job.experiment) != code:
+def measured_here(job: Job, code_digest: str, deadline: float, slots: int) -> Iterator[Message]:
+    """Measure a job on this node, in a temporary folder that is removed at the end.
+
+    The first message is READY. Raises ValueError before it, where hardware or code differ."""
+    if environment.machine(job.device) != job.machine or records.digest(job.experiment) != code_digest:
         raise ValueError("its hardware or code differs from this machine's")
     yield READY
     # the node's number of threads, not Ray's, and no signals blocked: kernels inherit both

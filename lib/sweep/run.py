@@ -79,9 +79,11 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
 
     If a kernel dies or ends early, the case in hand gets one more try, then a record with the status `crashed`. A case
     that takes longer than its timeout gets one with the status `timeout`. After several kernels in which no case began,
-    the job is given up. Closing the generator ends the kernel. Raises OSError or records.CannotWrite of a full disk."""
+    the job is given up. No case begins after the `deadline`, in seconds of time.time. Closing the generator ends the
+    kernel. Raises OSError or records.CannotWrite of a full disk."""
     left = list(job.entries)
-    tries = Counter()
+    starts = Counter()  # of kernels that did not begin their first case, by that case
+    tries = Counter()  # of cases that did not end
     while left and time.time() <= deadline:
         kernel = yield from _one_kernel(job, left, deadline, place)
         left = left[kernel.saved :]
@@ -89,15 +91,17 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
         if not left or (kernel.saved and not kernel.in_hand):
             continue
         name = records.name(left[0].case)
-        tries[name, kernel.in_hand] += 1
         if not kernel.in_hand:
-            if tries[name, False] == STARTS:
+            starts[name] += 1
+            if starts[name] == STARTS:
                 yield Message("trouble", f"{job.experiment}: no case could begin: {kernel.reason}")
                 return
-        elif kernel.timed_out:
+            continue
+        tries[name] += 1
+        if kernel.timed_out:
             reason = f"took longer than {left[0].timeout:g} s"
             yield _ended_badly(job, left.pop(0), place, "timeout", reason, kernel.since)
-        elif tries[name, True] == TRIES:
+        elif tries[name] == TRIES:
             yield _ended_badly(job, left.pop(0), place, "crashed", kernel.reason, kernel.since)
 
 
@@ -107,8 +111,9 @@ def _ended_badly(job: Job, entry: Entry, place: Place, status: str, reason: str,
     if place.gpu:
         # this process sees the first GPU, and the kernel had another
         around.pop("gpu", None)
+    started = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
     seconds = max(0.0, time.time() - since)
-    record = records.create(job.experiment, entry.case, job.round, status, {"reason": reason}, around, seconds=seconds)
+    record = records.create(job.experiment, entry.case, job.round, status, {"reason": reason}, around, started, seconds)
     records.save(record)
     return Message("record", record)
 

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from lib import execution, paths
 
-WAIT_S = 1  # for a lock, which another process holds for a moment to see if the shard runs
+WAIT_S = 0.5  # for a lock, which another process holds for a moment to see if the shard runs
 
 
 class Busy(Exception):
@@ -46,7 +46,8 @@ class Shard:
     def is_running(self) -> bool:
         """Tell if a supervisor holds the lock of this shard."""
         try:
-            with FileLock(self.file("lock")).acquire(timeout=0):
+            # another process may look at the same moment
+            with FileLock(self.file("lock")).acquire(timeout=WAIT_S):
                 return False
         except Timeout:
             return True
@@ -70,12 +71,13 @@ def known() -> list[Shard]:
 def held(shard: Shard) -> Iterator[None]:
     """Hold a shard's lock; raises OSError, or Busy if it or one of another count runs."""
     paths.results().mkdir(parents=True, exist_ok=True)
-    for known_shard in known():
-        if known_shard.count != shard.count and known_shard.is_running():
-            raise Busy(f"shard {known_shard} of another sweep is running on {paths.results()}")
     try:
         lock = FileLock(shard.file("lock")).acquire(timeout=WAIT_S)
     except Timeout:
         raise Busy(f"shard {shard} is running already on {paths.results()}") from None
     with lock:
+        # under the own lock, so that of two that start together at least one sees the other
+        for known_shard in known():
+            if known_shard.count != shard.count and known_shard.is_running():
+                raise Busy(f"shard {known_shard} of another sweep is running on {paths.results()}")
         yield

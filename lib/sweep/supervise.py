@@ -74,7 +74,8 @@ class Supervisor:
     def run(self, jobs: Sequence[Job]) -> None:
         """Run jobs in their order, until all are done, or to the deadline or a signal.
 
-        Raises OSError or records.CannotWrite of a slot, and ValueError if no node takes part."""
+        Raises OSError or records.CannotWrite of a slot, and ValueError if every node of a cluster is
+        refused; while there is none, it waits."""
         self.waiting.extend(jobs)
         while not self.stop:
             if time.time() > self.deadline:
@@ -138,6 +139,7 @@ class Supervisor:
         """Let another slot measure what is left of a job, but for a case lost too often."""
         in_hand = self.progress.in_hand.get(slot)
         left = self.ledger.left(job)
+        # a worker that was lost before a case began says nothing about that case
         if in_hand and left:
             file = job.file(left[0])
             self.losses[file] += 1

@@ -1,6 +1,7 @@
 """Bounds are FLOPs and bytes at the best rates seen, and their errors are those of the rates."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,8 +88,16 @@ def test_phases_follow_one_another_and_each_takes_the_longer_of_its_two_times():
     bound = limits.bound_ms("fp32", [(FLOPS, 1.0), (1.0, 1e9), (0.0, 2e9)])
     assert bound.value == pytest.approx(FLOPS * product + 3e9 * byte)
     flops_error = FLOPS * product * limits.products["fp32"].log_error
-    bytes_errors = [1e9 * byte * limits.memory.log_error, 2e9 * byte * limits.memory.log_error]
-    assert bound.log_error == pytest.approx(math.hypot(flops_error, *bytes_errors) / bound.value)
+    # both phases that memory bounds are off by the same
+    bytes_error = 3e9 * byte * limits.memory.log_error
+    assert bound.log_error == pytest.approx(math.hypot(flops_error, bytes_error) / bound.value)
+
+
+def test_a_bound_by_a_ceiling_without_an_interval_has_none():
+    limits = roofline.of_records(ceilings())
+    unknown = replace(limits, memory=replace(limits.memory, low=math.nan, high=math.nan))
+    assert not unknown.bound_ms("fp32", [(FLOPS, 1.0), (1.0, 1e9)]).known
+    assert unknown.bound_ms("fp32", [(FLOPS, 1.0)]).known
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def test_one_supervisor_a_shard_and_one_count_at_a_time():
             with pytest.raises(Busy, match="shard 1/2 of another sweep"), shard.held(other):
                 pass
         with shard.held(Shard(2, 2)):
-            assert shard.known() == [Shard(1, 2), Shard(2, 2)]
+            assert {Shard(1, 2), Shard(2, 2)} <= set(shard.known())
     assert not Shard(1, 2).is_running()
     with shard.held(Shard()):
         pass
