@@ -98,9 +98,9 @@ CATALOG = {
 
 
 def baseline(experiment: str, case: Mapping) -> dict | None:
-    """Return the case that a case is paired with, or None if it is a baseline itself.
+    """Return the case that a case is paired with, or None if no field differs from its baseline.
 
-    The first field that differs from its baseline takes the baseline's value."""
+    The first field that does takes the baseline's value."""
     for name, value in CATALOG[experiment].baseline.items():
         if isinstance(value, Mapping):
             value = value.get(case[name], case[name])

@@ -206,7 +206,8 @@ def _copy_anew(network: nn.Module, _) -> None:
 class AdamW(adam.AdamW):
     """Optimize an accelerated model, and write weights' copies in the same pass.
 
-    Parameters without a copy take the variant `fused`. Raises ValueError for amsgrad."""
+    Parameters without a copy take the variant `fused`. Raises ValueError for amsgrad in `hyper`; that of a single group
+    holds only for parameters without a copy."""
 
     def __init__(self, params, hyper: Hyper = DEFAULTS):
         if hyper.amsgrad:

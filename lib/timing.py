@@ -48,7 +48,7 @@ class HostClock:
     now: Callable[[], int] = time.perf_counter_ns
     synchronize: Callable[[], None] = nothing  # waits for the device; a CPU needs no waiting
     short_ns: int = 0  # shorter iterations run in batches; with 0 none
-    least_s: float = 0.0  # that warming up and sampling each last at least; a GPU's clock rises meanwhile
+    least_s: float = 0.0  # that warming up and sampling each last at least; a GPU raises its frequency meanwhile
 
     def start(self) -> None:
         """Begin an iteration."""
@@ -65,7 +65,7 @@ class HostClock:
         return [after - before for before, after in itertools.pairwise(self.instants)]
 
     def seconds(self) -> float:
-        """Return the time now, by which sampling ends; the same for all ranks of a clock."""
+        """Return the time now, by which sampling ends; a clock of ranks gives all of them the same."""
         return self.now() / 1e9
 
 

@@ -146,7 +146,8 @@ def attention_moved_bytes(
     the output's gradient, or a kernel that works in tiles reads the output. Scores have the products' width. `naive`
     writes them, then scales, masks, normalises and reads them, each in a kernel of its own; `compiled` has one kernel
     between the two products. The backward pass has the derivative of each step, and reads the weights twice, for the
-    gradients of V and of the scores. Other variants move no scores. `batch_size` counts the heads, too."""
+    gradients of V and of the scores. Other variants count as if scores never left the processor. `batch_size` counts
+    the heads, too."""
     number = width(precision) if native else 4
     tensor = number * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2

@@ -27,11 +27,11 @@ def peak_bytes(
     In a whole step the optimizer has its moments from the start. With `checkpoint`, layers run in groups of that many,
     which keep only their input."""
     step = _Step(shape, precision, attention, device, checkpoint)
-    parameters = 4 * shape.parameters  # bytes; gradients take as many
+    parameters = 4 * shape.parameters  # their bytes; all gradients take as many
     forward = step.forward_peak(graph=mode != "no_grad")
     if mode in ("no_grad", "forward"):
         return parameters + forward
-    # held to the end
+    # the logits, which the caller of a step holds to its end
     head_output = width(precision) * shape.tokens * shape.vocab_size
     # autocast's copies of matrices, which with checkpointing only the forward pass holds, can make that the peak
     peak = max(forward, head_output + step.backward_peak())
@@ -57,7 +57,8 @@ class _Step:
         self.number_bytes = width(precision)  # bytes of what products read
         self.casts = self.number_bytes < 4  # autocast copies what they read
         self.copy_bytes = self.number_bytes * self.casts  # of each number's copy; 0 without autocast
-        # all in bytes: a tensor of the residual stream and the logits in fp32, inputs of products in their type
+        # bytes of tensors: of the residual stream and the logits in fp32; of inputs of products, as wide as d_model or
+        # d_ff
         self.stream = 4 * shape.tokens * shape.d_model
         self.logits = 4 * shape.tokens * shape.vocab_size
         self.inner = self.number_bytes * shape.tokens * shape.d_model
@@ -80,7 +81,7 @@ class _Step:
         self.kept = self.kept_by_layers + 2 * self.stream + self.inner + self.logits
 
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
-        """Return what attention keeps, and its temporaries forward and backward."""
+        """Return what attention keeps, its forward pass holds with that, and its backward beside it."""
         if variant in HOLDING_SCORES:
             mask = self.shape.context_length**2  # one for all heads and sequences, a byte a score
             softmax = self.number_bytes * self.shape.scores
@@ -118,8 +119,8 @@ class _Step:
             kept_at_loss = self.kept
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values
         attention = 2 * self.stream + 5 * self.inner + self.attention_forward
-        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product
-        # what the layer has kept by then is left out: with a graph the loss is the higher point
+        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product;
+        # what the layer has kept by then is left out, since with a graph the loss is the higher point
         swiglu = 3 * self.stream + 3 * self.wide
         # the head's output, and autocast's copy in fp32
         output = (self.number_bytes + 4 * self.casts) * self.shape.tokens * self.shape.vocab_size
@@ -139,7 +140,7 @@ class _Step:
         # a parameter of a matrix adds its gradient, which replaces autocast's copy
         added = 4 - self.copy_bytes
         added_by_layer = added * shape.layer_matrix_parameters
-        # at SwiGLU's product, whose gradient takes its place: those of its factors, and that of the matrix after it
+        # at SwiGLU's product, whose gradient takes its place: the gradients of the matrix w2 and of the two factors
         swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide
         # at attention: SwiGLU, its norm and the output projection are done, and what they kept is freed
         gradients = added * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
@@ -149,6 +150,7 @@ class _Step:
         for first in range(0, shape.num_layers, group):
             last = min(shape.num_layers, first + group)
             inputs = self.stream * (first // group + 1)  # of the groups before, and the stream's gradient
+            # the gradients of the head and of later layers
             done = 4 * (shape.vocab_size * shape.d_model + (shape.num_layers - last) * shape.layer_matrix_parameters)
             activations = (last - first) * (self.kept_by_layer + self.copy_bytes * shape.layer_matrix_parameters)
             # from the group's last layer to its first

@@ -125,7 +125,7 @@ def _add_product(sum: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights, update maximum and total in place.
+    """Turn scores into weights not yet divided by their total; update maximum and total.
 
     Returns the factor by which earlier sums shrink."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))

@@ -79,7 +79,8 @@ def _seen(t_T, s_S, keys, CAUSAL: tl.constexpr):
 def _bounds_of_keys(start, keys, CAUSAL: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr):
     """Return where keys begin, where tiles that all queries see end, and where seen keys end.
 
-    Up to the second bound, every query of the tile sees all keys; from the third on, none sees any."""
+    The tile's first query is `start`. Up to the second bound, every query of the tile sees all keys; from the third on,
+    none sees any."""
     common = keys
     last = keys
     if CAUSAL:

@@ -27,8 +27,9 @@ def trace(training, device: str, count: int) -> dict:
     peak; `largest` the `count` largest allocations, of which equal ones, as the scores of all layers, share a row.
 
     `training` has a `module`, its `optimizer`, an `iteration`, and `before`, which frees what the last iteration left;
-    one must have run, so that the optimizer has its states. A CPU runs one iteration for all of it, since it is slow; a
-    GPU runs a second one, whose peaks its allocator counts. Operations in a compiled graph cannot be followed."""
+    an iteration must have run before, so that the optimizer has its states. A CPU runs one iteration for all of it,
+    since it is slow; a GPU runs a second one, whose peaks its allocator counts. Operations in a compiled graph cannot
+    be followed."""
     training.before()
     with _innermost_module(training.module) as module_name:
         history = peak_memory.follow(training.iteration, module_name)
@@ -82,8 +83,9 @@ def _alive_at_peak(training, history: History) -> pd.DataFrame:
     """Return a table of `kind`, `module` and `part_mib` at an iteration's peak.
 
     Kinds are parameters, gradients, optimizer states, others (buffers and the batch), temporaries (of the backward pass
-    and the optimizer) and activations, which were made before the backward pass; what it recomputes is temporary. Only
-    activations have a module. The parts add up to the peak on a CPU; on CUDA they lack cuBLAS's workspaces."""
+    and the optimizer) and activations, which were made before the backward pass; what that pass recomputes is
+    temporary. Only activations have a module. The parts add up to the peak on a CPU; on CUDA they lack cuBLAS's
+    workspaces."""
     parameters_bytes = sum(parameter.nbytes for parameter in training.module.parameters())
     states_bytes = 0
     for state in training.optimizer.state.values():
