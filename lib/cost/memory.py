@@ -33,7 +33,7 @@ def peak_bytes(
         return parameters + forward
     # the logits, which the caller of a step holds to its end
     head_output = width(precision) * shape.tokens * shape.vocab_size
-    # autocast's copies of matrices, which with checkpointing only the forward pass holds, can make that the peak
+    # the forward pass can be the peak: with checkpointing it alone holds all of autocast's copies of matrices
     peak = max(forward, head_output + step.backward_peak())
     if mode == "forward_backward":
         return parameters + peak
@@ -81,14 +81,16 @@ class _Step:
         self.kept = self.kept_by_layers + 2 * self.stream + self.inner + self.logits
 
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
-        """Return what attention keeps, its forward pass holds with that, and its backward beside it."""
+        """Return three numbers of bytes of attention.
+
+        They are what it keeps; what its forward pass holds, that included; what its backward pass holds beside that."""
         if variant in HOLDING_SCORES:
             mask = self.shape.context_length**2  # one for all heads and sequences, a byte a score
             softmax = self.number_bytes * self.shape.scores
             copy = 0
             if self.casts and device != "cpu":
                 # on a GPU autocast computes the softmax in fp32 and casts its result
-                copy = softmax
+                copy = softmax  # the narrow one
                 softmax = 4 * self.shape.scores
             kept = softmax + copy + mask + self.inner  # the weights, the mask and the output
             forward = 2 * softmax + copy + mask + 2 * self.inner  # with scores, and a contiguous copy of the values
@@ -98,7 +100,7 @@ class _Step:
         # scaled queries, copied values, and the output in fp32, which other kernels than `tiled` are taken to have too
         forward = 2 * self.inner + self.stream
         backward = 4 * self.inner  # the gradients of queries, keys, values and output
-        # what others hold within kernels or compiled code is not counted
+        # what others hold within kernels or compiled code is not counted, nor the blocks of `flash_compiled`
         if variant == "tiled":
             # scores of a tile in fp32, backward also their gradients, and narrow under autocast
             tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)

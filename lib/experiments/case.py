@@ -40,7 +40,7 @@ class Work:
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
     training: object = None  # the model in training that iterates, if it is one
     compiled: bool = False  # the first iteration compiles, as `Case.compiles` says
-    clock: object = None  # the device's own, or one of several ranks
+    clock: object = None  # the device's own, or the one that all ranks share
 
     def __post_init__(self):
         if self.clock is None:

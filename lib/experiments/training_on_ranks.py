@@ -77,8 +77,8 @@ class Replica(Training):
     def memory_of_first(self) -> Iterator[dict]:
         """Yield a dict that gets live memory in MiB, before the block, within it and after it.
 
-        `initial_mib` and `before_step_mib`, before the optimizer's step, are of all tensors. Those of `held_mib` follow
-        after the block, as `after_parameters_mib` and so on."""
+        `initial_mib`, before the block, and `before_step_mib`, before the optimizer's step, are the `all_mib` of
+        `held_mib`. Its others follow after the block, as `after_parameters_mib` and so on."""
         metrics = {"initial_mib": self.held_mib()["all_mib"]}
 
         def before_step(*_) -> None:

@@ -71,8 +71,8 @@ class History(TorchDispatchMode):
     It sees every operation outside compiled graphs, and with it every storage; one that the iteration touches but did
     not create is in `bytes_before`. `events` are instants, in microseconds since the start, with the change in bytes.
     `marks` are the start and the ends of phases, each with its instant and the number of events before it.
-    `allocations` have the numbers of the mark that ends their `phase` and of the events by which they are `born` and
-    `freed`; in a backward pass `module` is the node of its graph."""
+    Of an allocation, `phase` is the number of the mark that ends its phase, and `born` and `freed` are numbers of
+    events, infinity if it outlives the iteration; in a backward pass `module` is the node of its graph."""
 
     # PyTorch's own tracker (torch.distributed._tools.mem_tracker) has the kinds at the peak, but no times and no makers
 

@@ -33,7 +33,7 @@ class DistributedDataParallel(nn.Module):
     `finish_gradient_synchronization` between the backward pass and the optimizer's step. A parameter without a gradient
     has one of zeros then. Gradients of several parameters that travel together are views of one buffer.
 
-    On two ranks an fp32 step has the bits of one process that adds up the gradients of both halves of the batch. One
+    On two ranks an fp32 step has the bits of one process that averages the gradients of both halves of the batch. One
     backward pass over the whole batch adds up in another order inside its products, and agrees to rounding.
     Raises ValueError for an unknown variant."""
 

@@ -70,7 +70,7 @@ class FullySharded(nn.Module):
         self._shards = list(itertools.chain(self._rest, *self._layers))
 
     def forward(self, *inputs, **named):
-        # gradients of an earlier backward pass add up with those to come
+        # the averages of a backward pass that is not finished go to `.grad`, to which the next one adds
         if self._in_backward:
             self.finish_gradient_synchronization()
         # an interrupted step may have left whole parameters

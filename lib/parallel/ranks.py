@@ -30,7 +30,7 @@ BACKENDS = {device: backend for backend, device in DEVICES.items()}
 LOOPBACK = {"darwin": "lo0"}.get(sys.platform, "lo")  # the interface by which a machine reaches itself
 START_S = 120.0  # for all ranks to import torch and to join
 ANSWER_S = 60.0  # for all ranks to answer a call, unless it says how long; and that a rank waits for the others
-GRACE_S = 1.0  # in which the rank may end that made another one fail
+GRACE_S = 1.0  # to look for a rank that has ended, which explains why another one failed
 
 
 class RankFailed(RuntimeError):
@@ -115,7 +115,7 @@ class World(contextlib.AbstractContextManager):
         return results
 
     def _ended(self) -> RankFailed | None:
-        """Return the error of the first rank that ends within GRACE_S, or None."""
+        """Return the error of a rank that ends within GRACE_S, or None."""
         ended = connection.wait([process.sentinel for process in self.processes], GRACE_S)
         for rank, process in enumerate(self.processes):
             if process.sentinel in ended:

@@ -108,7 +108,7 @@ class Shard:
 
     def _gather_into(self, padded: Tensor) -> list[dist.Work]:
         """Write this rank's rows into `padded`, and begin to receive the others'."""
-        # two indices, since `rows` may reach into the padding, and `own_rows` only to the last row that exists
+        # two indices: `own_rows` may reach into the padding, and `rows` ends with the last row that exists
         padded[self.rows][self.own_rows] = self.local
         if self.is_divided:
             return collectives.gather(padded)

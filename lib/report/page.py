@@ -47,7 +47,8 @@ def target() -> Path:
 def render(machines: Sequence[str]) -> dict[str, str]:
     """Execute every chapter about the first of the machines, and write the page.
 
-    The others stand beside it. Returns the chapters that failed, each with its reason; they are in the page too."""
+    The others' values stand beside its own. Returns the chapters that failed, each with its reason, which the page
+    tells, too."""
     chapters, failed = execute(machines)
     exporter = HTMLExporter(template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
     exporter.register_filter("markdown2html", _to_html)

@@ -28,15 +28,15 @@ from lib.stats.intervals import Interval
 # the hues of Okabe and Ito (2008), as light as 3:1 on a white and on a black page allows
 HUES = {
     "blue": "#0072b2", "orange": "#c08500", "green": "#009e73", "purple": "#c76fa1", "sky": "#1d98dd",
-    "vermilion": "#d55e00", "yellow": "#9c920c", "ink": "#000000",
+    "vermilion": "#d55e00", "yellow": "#9c920c", "grey": "#767676", "ink": "#000000",
 }  # fmt: skip
-QUIET, PAGE = "#767676", "#fefefe"
+QUIET, PAGE = HUES["grey"], "#fefefe"
 # what `svg` writes in their place, so that a figure has the inks of the page
 PAGE_INKS = {HUES["ink"]: "currentColor", QUIET: f"var(--quiet, {QUIET})", PAGE: f"var(--page, {PAGE})"}
 # lines are told apart without colour as well
-MARKERS = dict(zip(HUES, "Ds^v<>po", strict=True))
+MARKERS = dict(zip(HUES, "Ds^v<>pho", strict=True))
 DASHES = {"": "-", "dashed": (0, (4, 1.5)), "dotted": (0, (1, 1.2)), "dashdot": (0, (4, 1.2, 1, 1.2))}
-STACK = ("sky", "blue", "orange", "green", "purple", "vermilion", "yellow")  # of the parts of a bar
+STACK = ("sky", "blue", "orange", "green", "purple", "vermilion", "yellow", "grey")  # of the parts of a bar
 
 WIDTH = 5.0  # inches; the page scales a figure to the width of its column
 FONT = 10  # points, of all text: 9 pixels where a phone shows a figure 350 pixels wide
@@ -106,8 +106,8 @@ def lines(
 def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark: str = "") -> Figure:
     """Draw one bar for each row, whose `parts` are columns, with their sum at its end.
 
-    The column `rows` names the bars, and the column `mark`, such as a bound, is drawn as a line across each. Each of at
-    most seven parts has its interval. Rows without the first part are left out; other missing parts count as 0."""
+    The column `rows` names the bars, and the column `mark`, such as a bound, is drawn as a line across each. Each part
+    has its interval, at most eight. Rows without the first part are left out; other missing parts count as 0."""
     frame = frame[tidy.values(frame[parts[0]]).notna()]
     figure = blank(1.0 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
@@ -116,7 +116,7 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
     squared_reach = np.zeros(len(frame))  # of half the interval of the sum
     ends = np.zeros(len(frame))  # of all that is drawn of a bar
     hues = STACK if len(parts) > 1 else ("blue",)
-    for part, hue in zip(parts, hues, strict=False):
+    for part, hue in zip(parts, hues[: len(parts)], strict=True):
         values = tidy.values(frame[part]).fillna(0).to_numpy()
         errors = _errors(frame[part])
         axes.barh(
@@ -127,6 +127,7 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
         squared_reach = squared_reach + errors.mean(axis=0) ** 2
         ends = np.maximum(ends, left + errors[1])
     for place, total, reach, end in zip(places, left, np.sqrt(squared_reach), ends, strict=True):
+        # the parts' errors are taken to be independent; a sum without any gets the digits of one known to 2%
         number = digits.number(total, reach or 0.02 * total)
         axes.annotate(
             number, (end, place), xytext=(5, 0), textcoords="offset points", va="center",

@@ -159,7 +159,9 @@ def judged(rows: Sequence[Measured]) -> list[Comparison]:
 
 
 def _variances(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the variance of each row between processes, and its degrees of freedom."""
+    """Return the variance by which each row is judged, and its degrees of freedom.
+
+    It is that between processes, moderated if there are enough rows, or of a single process that of its pairs."""
     freedoms = np.array([len(row.logs) - 1 for row in rows])
     between = np.array([np.var(row.logs, ddof=min(1, len(row.logs) - 1)) for row in rows])
     within = np.array([row.noise**2 for row in rows])

@@ -122,13 +122,13 @@ def t_reach(freedom: np.ndarray | int) -> np.ndarray:
 def order_statistics(samples: Sequence[float]) -> tuple[float, float]:
     """Return the ends of the median's interval (Hettmansperger and Sheather 1986).
 
-    Each lies between the order statistic whose binomial coverage is at least 95% and the next narrower one,
-    interpolated to just that. NaN, NaN when even the extremes cover less, as of fewer than 6 samples."""
+    Each lies between the narrowest pair of order statistics that covers at least 95% and the next pair inward,
+    interpolated to just 95%. NaN, NaN when even the extremes cover less, as of fewer than 6 samples."""
     ordered = sorted(samples)
     rank, part = _rank(len(ordered))
     if rank < 1:
         return math.nan, math.nan
-    # of equal samples each end is just that, which a weighted mean could miss by its rounding
+    # of equal samples both ends are exactly these; a weighted mean could differ by its rounding
     low = ordered[rank - 1] + part * (ordered[rank] - ordered[rank - 1])
     high = ordered[-rank] - part * (ordered[-rank] - ordered[-rank - 1])
     return float(low), float(high)

@@ -21,7 +21,7 @@ from lib.sweep.supervise import Supervisor
 
 FAILED = 1
 BAD_INPUT = 2
-CANNOT_WRITE = 74  # this and the next as in sysexits.h
+IO_ERROR = 74  # this and the next as in sysexits.h
 BUSY = 75
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     codes = "notebooks/sweeps/README.md lists the exit codes; the same command continues a sweep"
     parser = argparse.ArgumentParser("lib.sweep", description=__doc__, epilog=codes)
     parser.add_argument("sweep", help=f"a file in notebooks/sweeps ({names}), `report` (the quick one here), `status`")
-    parser.add_argument("--rounds", type=int, help="measure each case in so many processes, and only what is missing")
+    parser.add_argument("--rounds", type=int, help="measure each case in so many processes, but where a block says one")
     parser.add_argument("--budget", type=float, default=math.inf, help="end between cases after so many seconds")
     parser.add_argument("--shard", default="1/1", help="k/n: measure the k-th of n shares")
     parser.add_argument("--address", default="", help="host:port: measure on the Ray cluster with this head")
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, records.CannotWrite, Busy) as error:
         print(error, file=sys.stderr)
         if isinstance(error, OSError | records.CannotWrite):
-            return CANNOT_WRITE
+            return IO_ERROR
         if isinstance(error, Busy):
             return BUSY
         return BAD_INPUT

@@ -62,7 +62,7 @@ class Ledger:
         return tuple(entry for entry in job.entries if self.status(job, entry) == "left")
 
     def status(self, job: Job, entry: Entry) -> str:
-        """Return the status of a record, `left`, or `skipped` if an earlier round did not end ok."""
+        """Return the status of a record, or without one `left`, or `skipped` after a round that did not end ok."""
         status = self._status(job, job.file(entry))
         earlier = {self._status(job, job.file(entry, round)) for round in range(1, job.round)}
         if status == "left" and earlier - {"ok", "left"}:

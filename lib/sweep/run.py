@@ -54,12 +54,12 @@ class Place:
     """Describe where the kernels of one slot run."""
 
     scratch: Path  # a folder for their files
-    slots: int = 1  # that divide the machine's memory and threads
-    gpu: str = ""  # the value of CUDA_VISIBLE_DEVICES, if a kernel has one GPU of several
+    slots: int = 1  # that divide the machine's threads
+    gpu: str = ""  # the value of CUDA_VISIBLE_DEVICES that pins a kernel to one GPU; "" if nothing does
 
 
 @dataclass
-class _Kernel:
+class _Seen:
     """Hold what was seen of a kernel: how many cases it has begun and saved, and its end."""
 
     begun: int = 0
@@ -85,31 +85,31 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
     starts = Counter()  # of kernels that did not begin their first case, by that case
     tries = Counter()  # of cases that did not end
     while left and time.time() <= deadline:
-        kernel = yield from _one_kernel(job, left, deadline, place)
-        left = left[kernel.saved :]
+        seen = yield from _one_kernel(job, left, deadline, place)
+        left = left[seen.saved :]
         # all are measured, or the kernel ended between two cases: another one goes on
-        if not left or (kernel.saved and not kernel.in_hand):
+        if not left or (seen.saved and not seen.in_hand):
             continue
         name = records.name(left[0].case)
-        if not kernel.in_hand:
+        if not seen.in_hand:
             starts[name] += 1
             if starts[name] == STARTS:
-                yield Message("trouble", f"{job.experiment}: no case could begin: {kernel.reason}")
+                yield Message("trouble", f"{job.experiment}: no case could begin: {seen.reason}")
                 return
             continue
         tries[name] += 1
-        if kernel.timed_out:
+        if seen.timed_out:
             reason = f"took longer than {left[0].timeout:g} s"
-            yield _ended_badly(job, left.pop(0), place, "timeout", reason, kernel.since)
+            yield _ended_badly(job, left.pop(0), place, "timeout", reason, seen.since)
         elif tries[name] == TRIES:
-            yield _ended_badly(job, left.pop(0), place, "crashed", kernel.reason, kernel.since)
+            yield _ended_badly(job, left.pop(0), place, "crashed", seen.reason, seen.since)
 
 
 def _ended_badly(job: Job, entry: Entry, place: Place, status: str, reason: str, since: float) -> Message:
     """Save a record for a kernel that died or timed out, and return its message."""
     around = environment.describe(job.device)
     if place.gpu:
-        # this process sees the first GPU, and the kernel had another
+        # this process sees the first GPU, and the kernel may have had another
         around.pop("gpu", None)
     started = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
     seconds = max(0.0, time.time() - since)
@@ -121,7 +121,7 @@ def _ended_badly(job: Job, entry: Entry, place: Place, status: str, reason: str,
 def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place) -> Iterator[Message]:
     """Yield messages of a new kernel, end its processes, and return what was seen."""
     place.scratch.mkdir(parents=True, exist_ok=True)
-    # another one for each kernel: the former one's client may still remove its sockets
+    # a new folder for each kernel: the client of the former one may still remove its sockets
     folder = Path(tempfile.mkdtemp(prefix="kernel-", dir=place.scratch))
     cases = [{"case": entry.case, "seconds": entry.seconds} for entry in batch]
     plan = {"cases": cases, "round": job.round, "slots": place.slots, "deadline": deadline}
@@ -142,42 +142,43 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place)
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
     if place.gpu:
         variables["CUDA_VISIBLE_DEVICES"] = place.gpu
+    # for the reader of the executed notebook; the plan says them for each case
     parameters = {"round": job.round, "seconds": batch[0].seconds}
     executing = _threads.submit(
         execution.execute, execution.Kernel(str(folder)), notebooks.NOTEBOOKS / f"{job.experiment}.ipynb", output,
         parameters, variables, output.with_suffix(".log"), until="measure",
     )  # fmt: skip
-    kernel = _Kernel()
+    seen = _Seen()
     try:
-        yield from _watch(kernel, job, batch, folder / NOTE, executing)
+        yield from _watch(seen, job, batch, folder / NOTE, executing)
     finally:
         _kill(folder)
         # the notebook is written a last time after its kernel has ended
         concurrent.futures.wait([executing], 10)
     if executing.done():
-        kernel.reason = _why(executing)
-    return kernel
+        seen.reason = _why(executing)
+    return seen
 
 
-def _watch(kernel: _Kernel, job: Job, batch: Sequence[Entry], note_file: Path, executing: Future) -> Iterator[Message]:
+def _watch(seen: _Seen, job: Job, batch: Sequence[Entry], note_file: Path, executing: Future) -> Iterator[Message]:
     """Yield messages, and note what is seen, until the notebook ends or must be ended."""
-    while not kernel.timed_out:
+    while not seen.timed_out:
         # before the look at its note: a notebook that has ended writes no more
         over = bool(concurrent.futures.wait([executing], LOOK_S).done)
         # there is no note before the first case
         if note_file.exists():
             note = json.loads(note_file.read_text())
-            for entry in batch[kernel.saved : note["saved"]]:
+            for entry in batch[seen.saved : note["saved"]]:
                 yield Message("record", records.read(job.file(entry)))
-            if note["begun"] > max(kernel.begun, note["saved"]):
+            if note["begun"] > max(seen.begun, note["saved"]):
                 yield Message("begins", records.name(batch[note["saved"]].case))
-            kernel.begun = note["begun"]
-            kernel.saved = note["saved"]
-            kernel.since = note_file.stat().st_mtime
+            seen.begun = note["begun"]
+            seen.saved = note["saved"]
+            seen.since = note_file.stat().st_mtime
         if over:
             return
-        limit_s = batch[kernel.saved].timeout if kernel.in_hand else START_S
-        kernel.timed_out = time.time() - kernel.since > limit_s
+        limit_s = batch[seen.saved].timeout if seen.in_hand else START_S
+        seen.timed_out = time.time() - seen.since > limit_s
 
 
 def _why(executing: Future) -> str:
@@ -196,7 +197,7 @@ def _why(executing: Future) -> str:
 
 
 def clear(scratch: Path) -> None:
-    """End the kernels of a scratch folder; remove it. Needs the shard's lock."""
+    """End the kernels of a scratch folder; remove it. That of a shard only under its lock."""
     _kill(scratch)
     shutil.rmtree(scratch, ignore_errors=True)
 

@@ -20,7 +20,8 @@ class Options:
     """Hold what a sweep file, or one of its blocks, may say besides axes.
 
     A case is sampled about `seconds` in each of `rounds` processes and may take `timeout` seconds. Lower tiers come
-    first. Every value of a `fresh` axis has kernels of its own. `needs` leaves out what does not suit the machine."""
+    first. Every value of a `fresh` axis has kernels of its own. `needs` leaves cases out: `cuda` those for other
+    devices; `bf16` those in bf16 where the processor emulates it; `emulated_bf16` all where it does not."""
 
     rounds: int = field(default=3, metadata={"most": 1000})
     seconds: float = 0.4
