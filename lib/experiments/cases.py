@@ -24,7 +24,7 @@ def case_class(experiment: str) -> type:
 
 
 def grid(experiment: str, **axes) -> list:
-    """Return the cases of an experiment over the product of its axes, in their order.
+    """Return the cases of an experiment over the product of its axes, the last field of the case varying fastest.
 
     A list is swept, a scalar fixed, and an axis that is not given has the notebook's default. Raises ValueError for an
     unknown axis and for an impossible case."""

@@ -79,7 +79,7 @@ def browser() -> str | None:
 def pdf(html_file: Path) -> Path:
     """Print the page as a PDF beside it.
 
-    Raises OSError without Chromium, or with what it says."""
+    Raises OSError without Chromium, if it takes too long, or with what it says if it makes no file."""
     program = browser()
     if program is None:
         raise OSError(f"browser: got none, expected Chromium; CHROMIUM= names one, and any browser prints {html_file}")
@@ -142,7 +142,7 @@ def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Pat
                 output.data = {"text/markdown": f"![{output.metadata['alt']}]({name})"}
     head = [
         f"# Transformer training on {facts['hardware']}",
-        f"{facts['machine']} · Measured {facts['measured']} · PyTorch {facts['torch']} · commit {facts['commit']}",
+        f"{facts['parts']} · Measured {facts['measured']} · PyTorch {facts['torch']} · commit {facts['commit']}",
     ]
     notebook.cells.insert(0, new_markdown_cell("\n\n".join([*head, *facts["warnings"], "\n".join(contents)])))
     kinds = ["text/markdown", "image/png", "text/plain"]

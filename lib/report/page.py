@@ -60,8 +60,8 @@ def render(machines: Sequence[str]) -> dict[str, str]:
 def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:
     """Execute the chapters; return them, and the reasons of those that failed.
 
-    `QUOTING` ones come last and get the answers of all others, which are kept in a file too, for JupyterLab."""
-    # an experiment that has no place among the chapters comes last
+    `QUOTING` ones are executed last and get the answers of all others, which are kept in a file too, for JupyterLab."""
+    # an experiment that has no place among the chapters comes last on the page
     names = list(dict.fromkeys([*CHAPTERS, *CATALOG]))
     names = [name for name in names if (notebooks.NOTEBOOKS / f"{name}.ipynb").exists()]
     collected: dict[str, str] = {}
@@ -175,7 +175,7 @@ def _line(text: str) -> NotebookNode:
 
 
 def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Leave out each section, below the title, that only says what is missing."""
+    """Leave out each section, below the title, that only warns or says what is missing."""
     remaining = []
     position = 0
     while position < len(cells):
@@ -192,7 +192,7 @@ def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]
 
 
 def _tells(cell: NotebookNode) -> bool:
-    """Tell whether a cell says more than its heading and what is missing."""
+    """Tell if a cell says more than its heading, warnings and what is missing."""
     if cell.cell_type == "markdown":
         return bool(HEADING.sub("", cell.source, count=1).strip())
     return not all("line" in output.get("metadata", {}) for output in cell.outputs)
@@ -255,7 +255,7 @@ def title(machine: str) -> dict[str, object]:
     parts.append(f"{memory_mib / 1024:.1f} GiB")
     return {
         "hardware": ", ".join(measured["hardware"].unique()),
-        "machine": " · ".join(parts),
+        "parts": " · ".join(parts),
         "measured": " to ".join(ends),
         "torch": ", ".join(measured["environment"].str["torch"].unique()),
         "commit": ", ".join(measured["environment"].str["commit"].unique()),

@@ -106,8 +106,9 @@ def lines(
 def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark: str = "") -> Figure:
     """Draw one bar for each row, whose `parts` are columns, with their sum at its end.
 
-    The column `rows` names the bars, and the column `mark`, such as a bound, is drawn as a line across each. Each part
-    has its interval, at most eight. Rows without the first part are left out; other missing parts count as 0."""
+    The column `rows` names the bars, and the column `mark`, such as a bound, is drawn as a line across each. There are
+    at most eight parts, each with its interval. Rows without the first part are left out; other missing parts count as
+    0."""
     frame = frame[tidy.values(frame[parts[0]]).notna()]
     figure = blank(1.0 + ROW * max(2, len(frame)))
     axes = figure.axes[0]
@@ -191,7 +192,7 @@ def svg(figure: Figure, alt: str) -> str:
     text = re.sub(r' id="[a-zA-Z.0-9]+_\d+"', "", text)
     for colour, ink in PAGE_INKS.items():
         text = text.replace(colour, ink)
-    # text needs more contrast than lines and areas do: the page has a shade of each hue for it
+    # text needs more contrast than lines and areas do: the page has a shade of each other hue for it
     for name, hue in HUES.items():
         text = re.sub(rf"(<text[^>]*fill: ){hue}", rf"\1var(--{name}, {hue})", text)
     # what has no colour of its own is black in SVG

@@ -64,7 +64,9 @@ def only(frame: pd.DataFrame, **values) -> pd.DataFrame:
 
 
 def prefer(frame: pd.DataFrame, **values) -> pd.DataFrame:
-    """Return the rows with these values, or with the first where none has one."""
+    """Return the rows with these values.
+
+    Where none of those left has a value, that of the first row takes its place, field by field."""
     for name, value in values.items():
         if len(frame) and value not in list(frame[name]):
             value = frame[name].iloc[0]
@@ -195,7 +197,7 @@ def note(frame: pd.DataFrame) -> str:
     measured = frame[frame["status"] == "ok"]
     if measured.empty:
         return ""
-    counts = sorted({len(records) for _, records in cases(measured)})
+    counts = sorted({len(records) for _, records in cases(ok(measured))})
     words = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     parts = [f"{words} round{'s' if counts[-1] > 1 else ''} a case", "; ".join(measured["hardware"].unique())]
     noisy_count = int(noisy(measured).sum())

@@ -34,8 +34,9 @@ def short_record(file: Path) -> dict | None:
 class Ledger:
     """Tell what is still to be measured.
 
-    Measured again are records of other code; with `retry`, what failed, crashed, took too long or found no memory; with
-    `stale`, what another PyTorch measured. `finished` are the records of this sweep, which it makes only once."""
+    Measured again are records of other code, and what found no memory where there is more now; with `retry`, all that
+    failed, crashed, took too long or found no memory; with `stale`, what another PyTorch measured. `finished` are the
+    files that this sweep has done with, each of which it makes only once."""
 
     retry: bool = False
     stale: bool = False
@@ -62,7 +63,7 @@ class Ledger:
         return tuple(entry for entry in job.entries if self.status(job, entry) == "left")
 
     def status(self, job: Job, entry: Entry) -> str:
-        """Return the status of a record, or without one `left`, or `skipped` after a round that did not end ok."""
+        """Return the status of a record, `left` if it is to be made, then `skipped` after a round that was not ok."""
         status = self._status(job, job.file(entry))
         earlier = {self._status(job, job.file(entry, round)) for round in range(1, job.round)}
         if status == "left" and earlier - {"ok", "left"}:

@@ -109,7 +109,7 @@ class Progress:
             sys.stdout.flush()
 
     def write(self, state: str) -> None:
-        """Write the status file, a line for `status`; ignores a full disk."""
+        """Write the status file, whose line `make status` prints; ignores a full disk."""
         line = f"{state}: {counted(self.counts)}"
         if state == "running":
             line += f"; {self.expected_end()} (process {os.getpid()} on {platform.node()})"

@@ -155,7 +155,9 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place)
         _kill(folder)
         # the notebook is written a last time after its kernel has ended
         concurrent.futures.wait([executing], 10)
-    if executing.done():
+    if seen.timed_out:
+        seen.reason = f"took longer than {START_S} s"
+    elif executing.done():
         seen.reason = _why(executing)
     return seen
 

@@ -40,10 +40,10 @@ OPTIONS = [option.name for option in dataclasses.fields(Options)]
 
 
 class Block(NamedTuple):
-    """Hold a block's cases in the order of its axes, and its options."""
+    """Hold a block's cases, in the order of `cases.grid`, and its options."""
 
     experiment: str
-    cases: list
+    cases: list  # instances of the experiment's class
     options: Options
 
 
