@@ -75,7 +75,7 @@ def create(
 ) -> dict:  # fmt: skip
     """Return a record with its checksum, of today's code; `started` is now by default.
 
-    Raises ValueError for NaN, infinity, a negative time or an unknown status."""
+    Raises ValueError for NaN, infinity, an unknown status, and a negative time among the metrics."""
     validate.choice("status", status, STATUSES)
     for metric, value in metrics.items():
         samples = value if isinstance(value, list) else [value]

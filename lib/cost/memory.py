@@ -112,7 +112,8 @@ class _Step:
     def forward_peak(self, graph: bool) -> int:
         """Return the most bytes at the last layer's attention, its SwiGLU, or the loss.
 
-        `graph` is True if a backward pass will follow. Autocast keeps its copies of matrices to the end."""
+        `graph` is True if autograd keeps what a backward pass needs. Autocast keeps its copies of matrices to the
+        end."""
         before = 0
         kept_at_loss = self.logits  # the log-probabilities
         if graph:
@@ -121,8 +122,8 @@ class _Step:
             kept_at_loss = self.kept
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values
         attention = 2 * self.stream + 5 * self.inner + self.attention_forward
-        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product;
-        # what the layer has kept by then is left out, since with a graph the loss is the higher point
+        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product
+        # with a graph the layer has kept more, which is left out, since then the loss is the higher point
         swiglu = 3 * self.stream + 3 * self.wide
         # the head's output, and autocast's copy in fp32
         output = (self.number_bytes + 4 * self.casts) * self.shape.tokens * self.shape.vocab_size
@@ -142,7 +143,8 @@ class _Step:
         # a parameter of a matrix adds its gradient, which replaces autocast's copy
         added = 4 - self.copy_bytes
         added_by_layer = added * shape.layer_matrix_parameters
-        # at SwiGLU's product, whose gradient takes its place: the gradients of the matrix w2 and of the two factors
+        # more at SwiGLU's product: the gradients of w2 and of both factors; that of the product takes the product's
+        # place
         swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide
         # at attention: SwiGLU, its norm and the output projection are done, and what they kept is freed
         gradients = added * (3 * shape.d_ff * shape.d_model + shape.d_model**2)

@@ -68,7 +68,7 @@ def as_4d(x: Tensor) -> Tensor:
     It is copied if its leading dimensions cannot be viewed as one."""
     if x.dim() < 4:
         return x[(None,) * (4 - x.dim())]
-    # all leading dimensions become one
+    # all dimensions before the heads become one
     return x.flatten(0, -4)
 
 

@@ -11,7 +11,7 @@ import scipy  # loads scipy.stats when it is first used, which takes a second
 from scipy import special
 
 FEWEST = 3  # comparisons for a prior
-FREEDOMS = np.geomspace(0.5, 200, 48)[:, None]  # candidates for the prior's degrees of freedom
+PRIOR_FREEDOMS = np.geomspace(0.5, 200, 48)[:, None]  # candidates for the prior's degrees of freedom
 ONE_ERROR = 0.5  # the loss of log likelihood at one standard error
 
 
@@ -28,10 +28,10 @@ def moderated(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, 
     for _ in range(2):  # the first fit finds the outlying comparisons, the second gives them less weight
         levels, likelihood = _fitted(np.log(variances[positive]), freedoms[positive], belonging[positive])
         best = likelihood.argmax()
-        tails = special.fdtrc(freedoms[positive], FREEDOMS[best], variances[positive] / np.exp(levels[best]))
+        tails = special.fdtrc(freedoms[positive], PRIOR_FREEDOMS[best], variances[positive] / np.exp(levels[best]))
         belonging[positive] = [_belonging(tail, np.delete(tails, i)) for i, tail in enumerate(tails)]
     least = np.flatnonzero(likelihood >= likelihood[best] - ONE_ERROR)[0]
-    added = FREEDOMS[least] * belonging
+    added = PRIOR_FREEDOMS[least] * belonging
     total = added + freedoms
     # never more than all comparisons together have
     return (added * np.exp(levels[least]) + freedoms * variances) / total, np.minimum(total, freedoms.sum())
@@ -42,6 +42,7 @@ def _belonging(tail: float, others: np.ndarray) -> float:
 
     It compares `tail`, how rare so large a variance is under the prior, with how rare the one of its rank should be if
     none were outlying (Phipson et al.). A larger variance never has a larger probability."""
+    # the maximum over all rarer tails keeps it falling with the variance
     # of n equally likely tails, number k is expected at (k - 1/2) / (n - 1/2), which is one for the last
     rarer = np.append(np.sort(others[others <= tail]), tail)
     expected = (np.arange(len(rarer)) + 0.5) / (len(others) + 0.5)
@@ -49,19 +50,19 @@ def _belonging(tail: float, others: np.ndarray) -> float:
 
 
 def _fitted(log_variances: np.ndarray, freedoms: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit the level of scaled F distributions to log variances, by Newton's method.
+    """Fit the log level of scaled F distributions to log variances, by Newton's method.
 
-    Returns levels (candidates, 1) and log likelihoods (candidates,), for each of FREEDOMS."""
-    levels = np.full_like(FREEDOMS, np.median(log_variances))
+    Returns log levels (candidates, 1) and log likelihoods (candidates,), for each of PRIOR_FREEDOMS."""
+    levels = np.full_like(PRIOR_FREEDOMS, np.median(log_variances))
     for _ in range(30):
-        ratio = freedoms * np.exp(log_variances - levels) / FREEDOMS
+        ratio = freedoms * np.exp(log_variances - levels) / PRIOR_FREEDOMS
         share = ratio / (1 + ratio)
         # of the log likelihood by the level: the first derivative, and minus the second
-        slope = (freedoms + FREEDOMS) / 2 * share - freedoms / 2
-        curvature = (freedoms + FREEDOMS) / 2 * share * (1 - share)
+        slope = (freedoms + PRIOR_FREEDOMS) / 2 * share - freedoms / 2
+        curvature = (freedoms + PRIOR_FREEDOMS) / 2 * share * (1 - share)
         step = np.clip((slope @ weights) / (curvature @ weights + 1e-9), -2, 2)
         levels += step[:, None]
     logs = log_variances - levels
     # the density of a log ratio is that of the ratio times the ratio itself
-    densities = scipy.stats.f.logpdf(np.exp(logs), freedoms, FREEDOMS) + logs
+    densities = scipy.stats.f.logpdf(np.exp(logs), freedoms, PRIOR_FREEDOMS) + logs
     return levels, densities @ weights
