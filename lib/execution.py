@@ -55,6 +55,8 @@ class _Engine(NBClientEngine):
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, kernel, start, **_):
         client = _Client(nb_man, kernel, kernel_name=kernel_name, startup_timeout=120, allow_error_names=[NOT_MEASURED])
+        # nbclient answers an Output widget while it waits for a reply, which it then may miss (its issue 312)
+        client.widget_registry = {}
         try:
             client.execute(**start)
         finally:

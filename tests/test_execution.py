@@ -82,3 +82,11 @@ def test_a_notebook_that_ends_early_has_failed(tmp_path, shared, output):
     source = write(tmp_path / "one.ipynb", "import sys; sys.exit(0)", "print('later')")
     with pytest.raises(NotebookFailed, match=r"SystemExit|before its last cell"):
         execution.execute(shared, source, output, {})
+
+
+def test_nothing_is_sent_for_an_output_widget_while_a_cell_waits_for_its_reply(tmp_path, shared, output, monkeypatch):
+    sent = []
+    monkeypatch.setattr("nbclient.output_widget.OutputWidget.send", lambda *message, **_: sent.append(message))
+    cell = "import ipywidgets\nshown = ipywidgets.Output()\nwith shown:\n    print('inside')"
+    execution.execute(shared, write(tmp_path / "one.ipynb", cell), output, {})
+    assert not sent
