@@ -24,10 +24,10 @@ def case_class(experiment: str) -> type:
 
 
 def grid(experiment: str, **axes) -> list:
-    """Return the cases of an experiment over the product of its axes, the last field of the case varying fastest.
+    """Return the cases of an experiment over the product of its axes.
 
-    A list is swept, a scalar fixed, and an axis that is not given has the notebook's default. Raises ValueError for an
-    unknown axis and for an impossible case."""
+    The last field of the case varies fastest. A list is swept, a scalar fixed, and an axis that is not given has the
+    notebook's default. Raises ValueError for an unknown axis and for an impossible case."""
     names = [field.name for field in fields(case_class(experiment))]
     for name in axes:
         validate.choice("axis", name, names)

@@ -63,7 +63,9 @@ class Ledger:
         return tuple(entry for entry in job.entries if self.status(job, entry) == "left")
 
     def status(self, job: Job, entry: Entry) -> str:
-        """Return the status of a record, `left` if it is to be made, then `skipped` after a round that was not ok."""
+        """Return the status of a record, or `left` if it is to be made.
+
+        After a round that did not end ok it is not made, but `skipped`."""
         status = self._status(job, job.file(entry))
         earlier = {self._status(job, job.file(entry, round)) for round in range(1, job.round)}
         if status == "left" and earlier - {"ok", "left"}:
