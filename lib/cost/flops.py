@@ -142,12 +142,12 @@ def attention_moved_bytes(
     """Return the least bytes that attention alone must move, by phase.
 
     Each kernel reads its inputs and writes its outputs once. Q, K, V, the output and their gradients are in fp32, or
-    with `native` in the products' type. The forward pass moves four of them; the backward eight, since two products
-    read the output's gradient, or a kernel that works in tiles reads the output. Scores have the products' width.
-    `naive` writes them, then scales, masks, normalises and reads them, each in a kernel of its own; `compiled` has one
-    kernel between the two products. The backward pass has the derivative of each step, and reads the weights twice, for
-    the gradients of V and of the scores. Other variants count as if scores never left the processor. `batch_size`
-    counts the heads, too."""
+    with `native` in the products' type (autocast's narrow output and its gradient count as fp32, too). The forward pass
+    moves four of them; the backward eight, since two products read the output's gradient, or a kernel that works in
+    tiles reads the output. Scores have the products' width. `naive` writes them, then scales, masks, normalises and
+    reads them, each in a kernel of its own; `compiled` has one kernel between the two products. The backward pass has
+    the derivative of each step, and reads the weights twice, for the gradients of V and of the scores. Other variants
+    count as if scores never left the processor. `batch_size` counts the heads, too."""
     number = width(precision) if native else 4
     tensor = number * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2

@@ -102,7 +102,8 @@ class AttentionModule(Case):
         """Return FLOPs of projections and attention, and the least bytes of each pass.
 
         Forward reads weights and input and writes the output. Backward reads weights, input and the output's gradient,
-        and writes the gradients of the weights and of the input. All of them are in fp32."""
+        and writes the gradients of the weights and of the input. All count as in fp32, although autocast narrows the
+        output and its gradient."""
         weights_bytes = 4 * 4 * self.d_model**2
         input_bytes = 4 * self.batch_size * self.context_length * self.d_model
         projections = 8 * self.batch_size * self.context_length * self.d_model**2

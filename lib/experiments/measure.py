@@ -39,7 +39,8 @@ def run(
     With the name of a machine, or a list of names, these are all its records, and nothing is measured. In a sweep they
     are the cases of $SWEEP_PLAN, which also says for how long and in which round. Else the cases of the grid of `axes`
     are measured here, about `seconds` each, and again that long in pairs; what cannot run here is named and left out,
-    and an interrupt keeps what is done. Raises ValueError for a bad axis or machine, and by hand what a case raises."""
+    and an interrupt keeps what is done. Raises ValueError for a bad axis or machine, and by hand what a case raises,
+    but for memory that ran out, which its record tells."""
     if machine:
         return records.load(experiment, machine)
     if PLAN in os.environ:

@@ -31,7 +31,7 @@ class OnRanks(Case):
 
     @property
     def place(self) -> str:
-        """Return the device of a rank."""
+        """Return the device of a rank, which the backend decides: with gloo the CPU."""
         return DEVICES[self.backend]
 
     def unavailable(self) -> str | None:

@@ -5,7 +5,7 @@ import torch
 from lib import precision, timing
 from lib.instruments.device import on
 
-WARMUP = 3  # products, or as many as fill `DEVICE_S` on a GPU, whose clock rises meanwhile
+WARMUP = 3  # products, before `timing.measure` warms up: by one more, or on a GPU for `DEVICE_S`
 PROBES = 10  # products that are timed, or as many as fill `DEVICE_S` on a GPU
 DEVICE_S = 0.05
 
