@@ -88,7 +88,7 @@ ODD = {
     "kernels": {"size": "tiny", "context_length": 16, "precision": "bf16", "compiled": False},
     "ladder": {"size": "tiny", "context_length": 16, "switches": "plain", "losses": False},
     "memory": {"size": "tiny", "context_length": 16, "precision": "bf16"},
-    "parallel": {"size": "tiny", "context_length": 16, "variant": "flat"},
+    "parallel": {"size": "tiny", "context_length": 16, "variant": "fsdp"},
     "precision": {"subject": "toy", "precision": "bf16"},
     "step": {"size": "tiny", "context_length": 16, "batch_size": 1, "precision": "bf16", "mode": "forward"},
     "warmup": {"size": "tiny", "context_length": 16},
@@ -106,6 +106,21 @@ def test_at_odd_parameters_by_hand_a_notebook_answers_or_says_what_is_missing(no
 def test_a_machine_where_all_ran_out_of_memory_gives_lines_about_what_is_missing(notebook, run):
     _, errors = run(notebook, machine="small-1c")
     assert errors <= {"NotMeasured"}
+
+
+def test_ranks_are_compared_with_one_process_on_the_same_batch(run):
+    around = {"machine": "two-1c", "hardware": "a test"}
+    kept = [f"{when}_{name}_mib" for when in ("after", "predicted") for name in ("parameters", "gradients", "states")]
+    # by batch, milliseconds of one process and of two ranks
+    for batch_size, times_ms in {2: (1.0, 3.0), 4: (4.0, 5.0)}.items():
+        for (variant, world), ms in zip({"plain": 1, "fsdp": 2}.items(), times_ms, strict=True):
+            case = vars(cases.grid("parallel", variant=variant, world=world, batch_size=batch_size)[0])
+            metrics = {"total_ms": [ms] * 10, "parameters": 10, **{name: [1.0] for name in kept}}
+            for round in (1, 2, 3):
+                records.save(records.create("parallel", case, round, "ok", metrics, around))
+    told, errors = run("parallel", machine="two-1c")
+    assert errors <= {"NotMeasured"}
+    assert "the ranks are 3.00" in told["parallel"]
 
 
 @pytest.mark.parametrize("notebook", ["summary", "questions", "method", "published", "compile", "peers"])
