@@ -206,13 +206,16 @@ def _copy_anew(network: nn.Module, _) -> None:
 class AdamW(adam.AdamW):
     """Optimize an accelerated model, and write weights' copies in the same pass.
 
-    Parameters without a copy take the variant `fused`. Raises ValueError for amsgrad in `hyper`; that of a single group
-    holds only for parameters without a copy."""
+    Parameters without a copy take the variant `fused`. Raises ValueError for amsgrad, in `hyper` or in a group."""
 
     def __init__(self, params, hyper: Hyper = DEFAULTS):
-        if hyper.amsgrad:
-            raise ValueError("amsgrad: got True, expected False")
         super().__init__(params, "fused", hyper)
+
+    def add_param_group(self, group: dict) -> None:
+        """Add parameters, as the constructor does for each group. Raises ValueError for amsgrad."""
+        super().add_param_group(group)
+        if group["amsgrad"]:
+            raise ValueError("amsgrad: got True, expected False")
 
     @torch.no_grad()
     def _update(self, params: list[Tensor], hyper: Hyper) -> None:

@@ -161,3 +161,5 @@ def test_what_cannot_be_is_refused():
         fast.compile_layers(torch.nn.Linear(2, 2))
     with pytest.raises(ValueError, match="amsgrad: got True, expected False"):
         fast.AdamW(TransformerLM(TINY).parameters(), adam.Hyper(amsgrad=True))
+    with pytest.raises(ValueError, match="amsgrad: got True, expected False"):
+        fast.AdamW([{"params": TransformerLM(TINY).parameters(), "amsgrad": True}])

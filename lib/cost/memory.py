@@ -163,10 +163,10 @@ class _Step:
         return max(points)
 
 
-def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool) -> int:
-    """Return the peak bytes of naive attention in fp32, if `seq_len` is at least `d_head`.
+def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool, number_bytes: int = 4) -> int:
+    """Return the peak bytes of naive attention on Q, K and V of one type, if `seq_len` is at least `d_head`.
 
     The backward pass then has the gradients of weights and scores, and has not yet freed what it reads. `batch_size`
     counts the heads, too."""
     # Q, K, V, output, its gradient, and the gradient of V; weights, their gradient and that of the scores; the mask
-    return 4 * batch_size * (6 * seq_len * d_head + 3 * seq_len**2) + causal * seq_len**2
+    return number_bytes * batch_size * (6 * seq_len * d_head + 3 * seq_len**2) + causal * seq_len**2

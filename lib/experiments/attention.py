@@ -49,7 +49,11 @@ class Attention(Case):
 
     def unavailable(self) -> str | None:
         shape = (self.batch_size * self.num_heads, self.seq_len, self.d_head)
-        held_bytes = memory.attention_peak_bytes(*shape, self.causal) if self.variant == "naive" else 0
+        held_bytes = 0
+        if self.variant in flops.HOLDING_SCORES:
+            # under autocast some scores are in fp32, too
+            number_bytes = flops.width(self.precision) if self.native else 4
+            held_bytes = memory.attention_peak_bytes(*shape, self.causal, number_bytes)
         missing = attention_unavailable(self, self.variant, self.d_head)
         return missing or memory_limit.refusal(held_bytes, self.device)
 
@@ -107,7 +111,7 @@ class Attention(Case):
 
 def attention_unavailable(case: Case, variant: str, d_head: int) -> str | None:
     """Return why this machine cannot run a case with a variant of attention, or None."""
-    # Triton needs a compiler too, though nothing goes through torch.compile
+    # its kernels do not go through torch.compile, so `compiles` is False
     missing = environment.compiler_missing(case.device) if variant == "triton" else None
     capability = device.on(case.device).capability()
     missing = missing or attention.unavailable(variant, case.device, d_head, case.precision, capability)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from lib import timing, validate
 from lib.experiments.case import Work
-from lib.experiments.on_ranks import BACKENDS, OnRanks
+from lib.experiments.on_ranks import BACKEND_NAMES, OnRanks
 from lib.parallel import collectives
 from lib.timing import Mark
 from lib.validate import one_of
@@ -38,7 +38,7 @@ class Collectives(OnRanks):
     operation: str = one_of(OPERATIONS)
     megabytes: float
     world: int = field(metadata={"least": 2})
-    backend: str = one_of(BACKENDS)
+    backend: str = one_of(BACKEND_NAMES)
     device: str
 
     def __post_init__(self):

@@ -100,7 +100,6 @@ def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool
     Running out of memory gives a record with the status `oom`, which has the `reason`, what `ran_out`, the
     `limit_bytes`, and if the process was `fresh`. Another error gives a record with the status `failed` and the
     `reason`; where it `raises`, the error itself."""
-    global _measured_cases
     allocator.use(getattr(case, "allocator", "keeps"))
     environment.keep_quota()
     gc.collect()
@@ -115,34 +114,10 @@ def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool
         probe_ms = noise.probe(case.device)
         states = here.state()
     recording = Recording(case, round)
-    status = "ok"
-    with memory_limit.limited(slots, case.device) as limit_bytes:
-        try:
-            case.measure(recording, seconds)
-            metrics = recording.metrics
-        except Exception as error:
-            if peak_memory.out_of_memory(error):
-                status = "oom"
-                metrics = {"reason": _reason(error), "ran_out": recording.part, "fresh": _measured_cases == 0}
-                if limit_bytes is not None:
-                    metrics["limit_bytes"] = limit_bytes
-            elif raises:
-                raise
-            else:
-                # kept in the kernel's log
-                traceback.print_exc()
-                status = "failed"
-                metrics = {"reason": _reason(error)}
-        finally:
-            compiled = any(work.compiled for work in recording.works)
-            recording.free()
-    _measured_cases += 1
-    if compiled:
-        # its graphs hold memory, with CUDA graphs much of it
-        compilation.reset()
-    gc.collect()
-    allocator.release()
-    here.release()
+    try:
+        status, metrics = _attempt(recording, seconds, slots, raises)
+    finally:
+        _clear(recording)
     if status == "ok":
         metrics["noise_probe_ms"] = probe_ms + noise.probe(case.device)
     for name, values in here.state().items():
@@ -150,6 +125,39 @@ def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool
     around = environment.describe(case.device) | states
     seconds_taken = time.monotonic() - began_s
     return records.create(type(case).experiment, asdict(case), round, status, metrics, around, started, seconds_taken)
+
+
+def _attempt(recording: Recording, seconds: float, slots: int, raises: bool) -> tuple[str, dict]:
+    """Measure a case with limited memory; return its status and metrics."""
+    with memory_limit.limited(slots, recording.case.device) as limit_bytes:
+        try:
+            recording.case.measure(recording, seconds)
+            return "ok", recording.metrics
+        except Exception as error:
+            if peak_memory.out_of_memory(error):
+                metrics = {"reason": _reason(error), "ran_out": recording.part, "fresh": _measured_cases == 0}
+                if limit_bytes is not None:
+                    metrics["limit_bytes"] = limit_bytes
+                return "oom", metrics
+            if raises:
+                raise
+            # kept in the kernel's log
+            traceback.print_exc()
+            return "failed", {"reason": _reason(error)}
+
+
+def _clear(recording: Recording) -> None:
+    """Free what a case has built and compiled, for the next one."""
+    global _measured_cases
+    _measured_cases += 1
+    compiled = any(work.compiled for work in recording.works)
+    recording.free()
+    if compiled:
+        # its graphs hold memory, with CUDA graphs much of it
+        compilation.reset()
+    gc.collect()
+    allocator.release()
+    on(recording.case.device).release()
 
 
 def _reason(error: Exception) -> str:

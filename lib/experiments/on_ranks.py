@@ -16,7 +16,7 @@ from lib.instruments.device import on
 from lib.parallel import ranks
 from lib.parallel.ranks import DEVICES
 
-BACKENDS = ("auto", *DEVICES)
+BACKEND_NAMES = ("auto", *DEVICES)
 ANSWER_S = 900.0  # for all ranks to measure one case
 _worlds: dict[tuple[int, str], ranks.World] = {}  # the last one, which the next case may use again
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from lib import model, precision, timing
 from lib.cost import flops
 from lib.experiments.case import Case, Recording, Work
-from lib.experiments.on_ranks import BACKENDS, OnRanks
+from lib.experiments.on_ranks import BACKEND_NAMES, OnRanks
 from lib.experiments.step import TOLERANCE, Step
 from lib.experiments.training_on_ranks import Replica, Shards, TorchShards
 from lib.instruments import peak_memory
@@ -54,7 +54,7 @@ class Parallel(OnRanks):
     variant: str = one_of(SCHEMES)
     bucket_mib: int = field(metadata={"least": 0})
     world: int
-    backend: str = one_of(BACKENDS)
+    backend: str = one_of(BACKEND_NAMES)
     device: str
 
     def __post_init__(self):

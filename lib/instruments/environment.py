@@ -27,16 +27,16 @@ ALLOWED_VARIABLES = (
 
 
 def compiler_missing(device: str) -> str | None:
-    """Return why torch.compile cannot work here, or None if it can.
+    """Return why torch.compile and Triton cannot work here, or None if they can.
 
-    It writes C++ for a CPU, and launchers in C for CUDA; both include Python's headers."""
+    What they write, C++ for a CPU and launchers in C for CUDA, includes Python's headers."""
     compilers = [os.environ.get("CXX", "g++")]
     if device != "cpu":
         compilers = [os.environ.get("CC", "cc"), "gcc", "clang"]
     if not any(map(shutil.which, compilers)):
-        return f"torch.compile needs a compiler, and {compilers[0]} is not installed"
+        return f"torch.compile and Triton need a compiler, and {compilers[0]} is not installed"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        return "torch.compile needs Python's headers, which are not installed"
+        return "torch.compile and Triton need Python's headers, which are not installed"
     return None
 
 

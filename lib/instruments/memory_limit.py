@@ -21,24 +21,31 @@ SHARE_OF_FREE = 0.9  # the rest is for the system and for what this process take
 def limited(processes: int = 1, device: str = "cpu") -> Iterator[int | None]:
     """Limit the memory of this process in the block, and yield the limit in bytes.
 
-    It is what the process has now and its part of nine tenths of what is free, within a container's limit; so many
-    `processes` divide that (slots or ranks). Yields None where nothing is limited: on other systems than Linux, and on
-    a GPU, whose own allocator raises."""
+    Yields None where nothing is limited: on other systems than Linux, and on a GPU, whose own allocator raises."""
     if device != "cpu" or platform.system() != "Linux":
         yield None
         return
     former_soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    # heap and private writable mappings, as the limit counts them, with the freed pages that the process keeps
-    data_bytes = psutil.Process().memory_info().data
-    limit_bytes = data_bytes + int(SHARE_OF_FREE * on("cpu").free_bytes() / processes)
-    for present_limit in (former_soft, hard):
-        if present_limit != resource.RLIM_INFINITY:
-            limit_bytes = min(limit_bytes, present_limit)
+    limit_bytes = offered_bytes(processes)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
     try:
         yield limit_bytes
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (former_soft, hard))
+
+
+def offered_bytes(processes: int = 1) -> int:
+    """Return how much memory this process may have, on Linux, within the limits of its user and container.
+
+    It is what the process has now and its part of nine tenths of what is free; so many `processes` divide that (slots
+    or ranks)."""
+    # heap and private writable mappings, as the limit counts them, with the freed pages that the process keeps
+    data_bytes = psutil.Process().memory_info().data
+    offered = data_bytes + int(SHARE_OF_FREE * on("cpu").free_bytes() / processes)
+    for present_limit in resource.getrlimit(resource.RLIMIT_DATA):
+        if present_limit != resource.RLIM_INFINITY:
+            offered = min(offered, present_limit)
+    return offered
 
 
 def refusal(needed_bytes: int, device: str) -> str | None:

@@ -100,7 +100,7 @@ def pdf(html_file: Path) -> Path:
 def publish(machine: str) -> dict[str, str]:
     """Write a machine's records, answers and report for git, and print where.
 
-    Only experiments with new records are replaced. Returns the chapters that failed, each with its reason."""
+    Only experiments that were measured here are replaced. Returns the chapters that failed, each with its reason."""
     folder = paths.REFERENCE / machine
     for measured in sorted((paths.results() / machine).glob("[!.]*")):
         lines = [json.dumps(record) for record in records.of_machine(measured.name, machine)]

@@ -145,9 +145,9 @@ def bounds(
 
 
 def _own_ms(row: Mapping, limits: Ceilings) -> Interval | None:
-    """Return the time of a step's products at the rate measured for those with its weights.
+    """Return the time of a training step's FLOPs at the rate of the model's own products.
 
-    None for another mode or table, and where no such rate was measured."""
+    It is None for a row that is no training step, and where that rate was not measured."""
     if "size" not in row or row.get("mode", "train_step") != "train_step":
         return None
     rate = limits.own.get((row.get("precision", "fp32"), SIZES[row["size"]].d_model, row.get("tokens")))

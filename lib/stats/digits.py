@@ -16,10 +16,9 @@ def number(value: float, uncertainty: float = math.nan) -> str:
 
     A number with an uncertainty of zero gets four digits, and one whose uncertainty is unknown three; below
     1e-4 both get at most two and an exponent. NaN is a dash."""
-    if value < 0:
-        return f"−{number(-value, uncertainty)}"
-    if 0 < value < SMALL and not uncertainty > 0:
-        return f"{value:.2g}"
+    if 0 < abs(value) < SMALL and not uncertainty > 0:
+        sign = "−" if value < 0 else ""
+        return f"{sign}{abs(value):.2g}"
     return rounded(value, last_place(value, uncertainty))
 
 
@@ -42,4 +41,5 @@ def rounded(value: float, place: int) -> str:
     if math.isnan(value):
         return "–"
     decimals = max(0, -place)
-    return f"{round(value, -place):,.{decimals}f}".replace("-", "−")
+    # z: what rounds to zero has no sign
+    return f"{round(value, -place):z,.{decimals}f}".replace("-", "−")

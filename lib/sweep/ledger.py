@@ -10,7 +10,6 @@ import torch
 
 from lib import records
 from lib.instruments import memory_limit
-from lib.instruments.device import on
 from lib.sweep.plan import Entry, Job, Plan
 
 MORE = 1.1  # times the former limit of memory: above it, a case that ran out is tried again
@@ -84,11 +83,10 @@ class Ledger:
             return True
         if self.stale and record["environment"].get("torch") != torch.__version__:
             return True
-        if record["status"] == "oom":
-            # a machine that was full then may have room now; only cases on a CPU have a limit
-            offered_bytes = memory_limit.SHARE_OF_FREE * on("cpu").free_bytes()
-            if offered_bytes > MORE * record["metrics"].get("limit_bytes", offered_bytes):
-                return True
+        # of a case on a CPU that found no memory: a machine that was full then may have room now
+        limit_bytes = record["metrics"].get("limit_bytes")
+        if limit_bytes and memory_limit.offered_bytes() > MORE * limit_bytes:
+            return True
         return self.retry and record["status"] != "ok"
 
     def counts(self, jobs: Sequence[Job]) -> Counter[str]:

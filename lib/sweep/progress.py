@@ -97,7 +97,7 @@ class Progress:
         if not self.measured_seconds:
             # kernels must start too, and the smallest cases came first
             return f"at least {left_seconds / self.slots / 60:.0f} min left"
-        # so much longer than its cases the sweep took so far, or shorter with slots side by side
+        # the sweep has taken so much longer than its cases, or less long where slots measure side by side
         left_seconds *= (time.time() - self.started) / self.measured_seconds
         end = datetime.fromtimestamp(time.time() + left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"

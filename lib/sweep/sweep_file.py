@@ -77,9 +77,12 @@ def _blocks(content: object, rounds: int | None) -> list[Block]:
     options = Options(**{name: content.pop(name) for name in OPTIONS if name in content})
     blocks = []
     for experiment, given_blocks in content.items():
+        # the options are taken out, but a mistyped name may be meant as one
         validate.choice("experiment", experiment, [*notebooks.experiments(), *OPTIONS])
         if not isinstance(given_blocks, list):
             given_blocks = [given_blocks]
+        if not given_blocks:
+            raise ValueError(f"{experiment}: got no block, expected at least one")
         for given_block in given_blocks:
             blocks.append(_block(experiment, given_block, options, rounds))
     names = Counter()

@@ -15,9 +15,9 @@ VIEWS = ("aten.view", "aten.transpose", "aten.expand", "aten._unsafe_view", "ate
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def iteration_of(shape, causal):
-    inputs = [torch.randn(shape, requires_grad=True) for _ in range(3)]
-    dout = torch.randn(shape)
+def iteration_of(shape, causal, dtype=torch.float32):
+    inputs = [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
+    dout = torch.randn(shape, dtype=dtype)
     last = {}
 
     def iteration(mark):
@@ -29,11 +29,12 @@ def iteration_of(shape, causal):
     return iteration
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_peak_of_naive_attention_is_the_predicted_one(shape, causal):
-    measured = peak_memory.follow(iteration_of(shape, causal)).peaks()
-    expected = memory.attention_peak_bytes(*shape, causal)
+def test_the_peak_of_naive_attention_is_the_predicted_one(shape, causal, dtype):
+    measured = peak_memory.follow(iteration_of(shape, causal, dtype)).peaks()
+    expected = memory.attention_peak_bytes(*shape, causal, dtype.itemsize)
     assert max(measured["forward_peak"], measured["backward_peak"]) == expected
 
 

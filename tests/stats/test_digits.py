@@ -19,3 +19,7 @@ from lib.stats import digits
 )  # fmt: skip
 def test_a_number_has_the_digits_that_its_uncertainty_warrants(value, uncertainty, text):
     assert digits.number(value, uncertainty) == text
+
+
+def test_what_rounds_to_zero_has_no_sign():
+    assert digits.rounded(-0.02, -1) == "0.0"

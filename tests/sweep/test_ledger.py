@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 
 import pytest
 
@@ -69,3 +70,6 @@ def test_what_found_no_memory_is_tried_again_with_more_memory(jobs, monkeypatch)
     assert Ledger().left(jobs[0]) == tuple(others)
     monkeypatch.setattr(Cpu, "free_bytes", lambda _: 16 * 2**30)
     assert Ledger().left(jobs[0]) == jobs[0].entries
+    # which the user does not offer
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8 * 2**30, resource.RLIM_INFINITY))
+    assert Ledger().left(jobs[0]) == tuple(others)

@@ -52,6 +52,7 @@ BAD = {
     "timeout: soon\ncheap: {number: 1}": r"timeout: got 'soon' \(str\), expected float",
     "cheap: [{number: 1}, {number: [2, 1]}]": "cheap: the case 1-ok-1-cpu is there twice",
     "cheap: [1]": "cheap: got 1, expected a mapping",
+    "cheap: []": "cheap: got no block",
     "cheap: {number: 1, number: 2}": "file: expected YAML: .*found duplicate key",
     "cheap: !!python/object/apply:os.system [ls]": "file: expected YAML",
     "cheap: {number: &a [1, *a]}": "cheap.number: got",
