@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     codes = "notebooks/sweeps/README.md lists the exit codes; the same command continues a sweep"
     parser = argparse.ArgumentParser("lib.sweep", description=__doc__, epilog=codes)
     parser.add_argument("sweep", help=f"a file in notebooks/sweeps ({names}), `report` (the quick one here), `status`")
-    parser.add_argument("--rounds", type=int, help="processes for each case; a block of the file that says `rounds: 1` keeps it")
+    parser.add_argument("--rounds", type=int, help="processes for each case; a block that says `rounds: 1` keeps it")
     parser.add_argument("--budget", type=float, default=math.inf, help="end between cases after so many seconds")
     parser.add_argument("--shard", default="1/1", help="k/n: measure the k-th of n shares")
     parser.add_argument("--address", default="", help="host:port: measure on the Ray cluster with this head")
