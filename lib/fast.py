@@ -160,8 +160,7 @@ class Factor(nn.Module):
             if weight.grad is None:
                 weight.grad = rows
             else:
-                # not in place: the former gradient is a view of the matrix's
-                weight.grad = weight.grad + rows
+                weight.grad += rows
         matrix.grad = None
 
     def forward(self, x_BTC: Tensor) -> tuple[Tensor, ...]:

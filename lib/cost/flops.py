@@ -141,8 +141,8 @@ def attention_moved_bytes(
 ) -> dict[str, int]:
     """Return the least bytes that attention alone must move, by phase.
 
-    Each kernel reads its inputs and writes its outputs once. Q, K, V, the output and their gradients are in fp32, or
-    with `native` in the products' type (autocast's narrow output and its gradient count as fp32, too). The forward pass
+    Each kernel reads its inputs and writes its outputs once. Q, K, V, the output and their gradients count as fp32,
+    although autocast narrows the output and its gradient; with `native` they have the products' type. The forward pass
     moves four of them; the backward eight, since two products read the output's gradient, or a kernel that works in
     tiles reads the output. Scores have the products' width. `naive` writes them, then scales, masks, normalises and
     reads them, each in a kernel of its own; `compiled` has one kernel between the two products. The backward pass has

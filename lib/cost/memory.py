@@ -69,7 +69,8 @@ class _Step:
 
         attention_kept, self.attention_forward, self.attention_backward = self._attention(attention, device)
         norms = 4 * self.stream + 2 * self.inner  # inputs, quotients and outputs
-        # autocast keeps an output for each matrix that reads it: three in attention, two in SwiGLU
+        # autocast keeps an output for each matrix that reads it, which are three in attention and two in SwiGLU: three
+        # more than without it
         norms += 3 * self.inner * self.casts
         queries_keys_values = 3 * self.inner
         swiglu = 4 * self.wide  # w1 x, silu(w1 x), w3 x, and the product of the last two
@@ -83,7 +84,8 @@ class _Step:
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
         """Return three numbers of bytes of attention.
 
-        They are what it keeps; what its forward pass holds, that included; what its backward pass holds beside that."""
+        They are what it keeps; the most that its forward pass holds, with what it keeps as far as that is there; and
+        what its backward pass holds beside what it keeps."""
         if variant in HOLDING_SCORES:
             mask = self.shape.context_length**2  # one for all heads and sequences, a byte a score
             softmax = self.number_bytes * self.shape.scores
@@ -137,16 +139,18 @@ class _Step:
         is highest at the group's last layer, else at its first."""
         shape = self.shape
         at_loss = self.kept + self.head_copy + 2 * self.logits  # the gradients of log-probabilities and logits
+        # with checkpointing no graph holds them once autocast has ended
         if not self.checkpoint:
             at_loss += self.layer_copies
         points = [at_loss, 4 * shape.parameters]  # in the end there are all gradients
         # a parameter of a matrix adds its gradient, which replaces autocast's copy
         added = 4 - self.copy_bytes
         added_by_layer = added * shape.layer_matrix_parameters
-        # more at SwiGLU's product: the gradients of w2 and of both factors; that of the product takes the product's
-        # place
+        # beside the group's `activations`, below, at SwiGLU's product: the gradients of w2 and of both factors; that of
+        # the product takes the product's place
         swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide
-        # at attention: SwiGLU, its norm and the output projection are done, and what they kept is freed
+        # or at attention, where SwiGLU, its norm and the output projection are done. What they kept is freed: four
+        # tensors of SwiGLU, input and quotient of its norm, the norm's output, and the output projection's input
         gradients = added * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
         freed = 4 * self.wide + 2 * self.stream + (2 + self.casts) * self.inner
         attention = gradients + self.attention_backward - freed

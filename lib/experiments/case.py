@@ -113,7 +113,7 @@ def check(record: Recording, work: Work) -> None:
 
     Records `<name>_error` of each result, `first_iteration_ms`, which includes compiling, and what `work.around_first`
     yields. A compiled case compiles from empty caches in its first round, and adds what `compilation.cold` counts;
-    later rounds load those graphs."""
+    in a sweep, later rounds load those graphs."""
     record.part = "reference"
     expected = work.expected()
     record.part = "case"

@@ -56,7 +56,7 @@ def _run_by_hand(experiment: str, grid: Sequence[Case], seconds: float, round: i
             called = records.name(asdict(case))
             missing = case.unavailable()
             if missing:
-                print(f"{called} is left out: {missing}")
+                print(f"\r{called} is left out: {missing}".ljust(100))
                 continue
             print(f"\r{number} of {len(grid)}: {called}".ljust(100), end="", flush=True)
             record = measure(case, round, seconds, raises=True)

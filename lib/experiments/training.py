@@ -81,7 +81,7 @@ class Training:
         self.module, batch = drawn(case.config, case.batch_size, case.device, case.attention)
         self.inputs_BT = batch[:, :-1]
         self.targets_BT = batch[:, 1:]
-        self.sequence = 0  # index of this batch's first sequence, which is checked, in the batch of all ranks
+        self.sequence = 0  # where this batch begins in that of all ranks; its first sequence is checked
         self.first = self.module.get_parameter(FIRST)
         self.start = double(checked(self.first))
         self.synchronize: Callable[[], None] | None = None  # on ranks, waits until gradients are averages of all

@@ -116,7 +116,7 @@ def flash_forward(
             scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=sum_type)
             if MASKED:
                 scores_TS = tl.where(_seen(t_T, start_s + tl.arange(0, TILE_S), keys, CAUSAL), scores_TS, -float("inf"))
-            # what was summed under a smaller largest exponent shrinks
+            # earlier sums are relative to an older, smaller maximum: they shrink
             new_T = tl.maximum(largest_T, tl.max(scores_TS, 1) * SCALE)
             weights_TS = tl.exp2(scores_TS * SCALE - new_T[:, None])
             shrink_T = tl.exp2(largest_T - new_T)

@@ -142,7 +142,7 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
 
 @contextlib.contextmanager
 def _innermost_module(model: nn.Module) -> Iterator[Callable[[], str]]:
-    """Yield a function that names the innermost module that runs, or "loss"."""
+    """Yield a function that names the innermost module that runs, "loss" outside of all."""
     # layers.0 and layers.1 share one name, layers.*
     names = {module: re.sub(r"\.\d+", ".*", name) or type(model).__name__ for name, module in model.named_modules()}
     running = ["loss"]

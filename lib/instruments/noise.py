@@ -14,7 +14,7 @@ def probe(device: str) -> list[float]:
     """Time the noise probe, in milliseconds: at least 10 equal matrix products.
 
     They take longer while other work uses the machine."""
-    # about 1 ms on a CPU's core, and on a GPU's multiprocessors
+    # a millisecond or less, with all cores or multiprocessors at work
     rows = 256 if device == "cpu" else 2048
     matrix = torch.ones(rows, rows, device=device)
     product = torch.empty_like(matrix)

@@ -41,7 +41,7 @@ class FullySharded(nn.Module):
     gradients of matrices until they are averaged; those of vectors are averaged in their own type. Inputs of layers are
     converted.
 
-    On two ranks an fp32 step has the bits of one process that adds up the gradients of both halves of the batch. It
+    On two ranks an fp32 step has the bits of one process that averages the gradients of both halves of the batch. It
     agrees to rounding with one backward pass over the whole batch, with several backward passes, and on more ranks.
 
     The module must be on its device, its graph equal on all ranks, and a layer's weights read inside its own forward

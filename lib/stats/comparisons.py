@@ -161,13 +161,13 @@ def judged(rows: Sequence[Measured]) -> list[Comparison]:
 def _variances(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray]:
     """Return the variance by which each row is judged, and its degrees of freedom.
 
-    It is that between processes, moderated if there are enough rows, or of a single process that of its pairs."""
+    With enough rows it is that between processes, moderated, and at least that of a process's pairs. Else it is that
+    between processes, or of a single process that of its pairs."""
     freedoms = np.array([len(row.logs) - 1 for row in rows])
     between = np.array([np.var(row.logs, ddof=min(1, len(row.logs) - 1)) for row in rows])
     within = np.array([row.noise**2 for row in rows])
     moderated = moderation.moderated(between, freedoms)
     if moderated is not None:
-        # at least that of a process's own pairs
         return np.maximum(moderated[0], within), moderated[1]
     # one process speaks for itself alone
     alone = freedoms == 0

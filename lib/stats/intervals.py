@@ -83,9 +83,9 @@ class Interval:
 def median(rounds: Sequence[Sequence[float]]) -> Interval:
     """Return the median with its 95% interval.
 
-    Three rounds or more have a t interval over the logarithms of their medians. Of fewer the first alone is told, by
-    its median and order-statistic interval, which speak for that process. Medians that are not all positive, such as
-    those of counts, have the interval of `of_processes`. Raises ValueError without any rounds."""
+    Three rounds or more have the geometric mean of their medians, with a t interval over their logarithms. Of fewer the
+    first alone is told, by its median and order-statistic interval, which speak for that process. Medians that are not
+    all positive, such as those of counts, have the interval of `of_processes`. Raises ValueError without any rounds."""
     if not rounds:
         raise ValueError("rounds: got none, expected at least one list of samples")
     medians = [statistics.median(samples) for samples in rounds]

@@ -92,16 +92,6 @@ def test_two_variances_or_none_that_is_positive_make_no_prior_and_no_rows_no_ver
     assert comparisons.judged([]) == []
 
 
-def test_the_order_of_a_table_changes_no_interval():
-    random = np.random.default_rng(5)
-    rows = [Measured(tuple(0.02 * random.standard_t(2, 3)), 9) for _ in range(20)]
-    by_row = dict(zip(rows, comparisons.judged(rows), strict=True))
-    for _ in range(5):
-        random.shuffle(rows)
-        for row, made in zip(rows, comparisons.judged(rows), strict=True):
-            assert made.ratio.reach == pytest.approx(by_row[row].ratio.reach, rel=1e-6)
-
-
 def test_one_process_has_the_spread_of_the_others_and_at_least_its_own_noise():
     random = np.random.default_rng(2)
     others = [Measured(tuple(0.02 * random.standard_normal(3)), 9) for _ in range(30)]
