@@ -212,9 +212,9 @@ class AdamW(adam.AdamW):
 
     def add_param_group(self, group: dict) -> None:
         """Add parameters, as the constructor does for each group. Raises ValueError for amsgrad."""
-        super().add_param_group(group)
-        if group["amsgrad"]:
+        if group.get("amsgrad", self.defaults["amsgrad"]):
             raise ValueError("amsgrad: got True, expected False")
+        super().add_param_group(group)
 
     @torch.no_grad()
     def _update(self, params: list[Tensor], hyper: Hyper) -> None:

@@ -3,8 +3,9 @@
 An iteration is a callable that takes `mark` and calls `mark(name)` where each of its phases ends. One rule says how
 long to sample, whatever is measured: warm up until the times are steady or a third of `seconds` is over; then sample
 until the interval of the median is narrower than 1% or `seconds` are over, at least 3 and at most 2,000 times.
-`seconds` are of the wall clock, so what runs untimed between two samples uses them up too. `exactly` does not warm
-up, and `compare` has a short warm-up whose length does not depend on the times.
+`seconds` are of the wall clock, so what runs untimed between two samples uses them up too. On a GPU warming up and
+sampling last at least `least_s` each, even if times look steady before. `exactly` does not warm up, and `compare` has a
+short warm-up whose length does not depend on the times.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ class HostClock:
     now: Callable[[], int] = time.perf_counter_ns
     synchronize: Callable[[], None] = nothing  # waits for the device; a CPU needs no waiting
     short_ns: int = 0  # shorter iterations run in batches; with 0 none
-    least_s: float = 0.0  # that warming up and sampling each last at least; a GPU raises its frequency meanwhile
+    least_s: float = 0.0  # least length of warming up, and of sampling: a GPU raises its frequency meanwhile
 
     def start(self) -> None:
         """Begin an iteration."""

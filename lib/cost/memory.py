@@ -114,8 +114,8 @@ class _Step:
     def forward_peak(self, graph: bool) -> int:
         """Return the most bytes at the last layer's attention, its SwiGLU, or the loss.
 
-        `graph` is True if autograd keeps what a backward pass needs. Autocast keeps its copies of matrices to the
-        end."""
+        They do not count the parameters. `graph` is True if autograd keeps what a backward pass needs. Autocast keeps
+        its copies of matrices to the end."""
         before = 0
         kept_at_loss = self.logits  # the log-probabilities
         if graph:
@@ -124,8 +124,8 @@ class _Step:
             kept_at_loss = self.kept
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values
         attention = 2 * self.stream + 5 * self.inner + self.attention_forward
-        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product
-        # with a graph the layer has kept more, which is left out, since then the loss is the higher point
+        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product.
+        # With a graph the layer has kept more, which is left out, since then the loss is the higher point.
         swiglu = 3 * self.stream + 3 * self.wide
         # the head's output, and autocast's copy in fp32
         output = (self.number_bytes + 4 * self.casts) * self.shape.tokens * self.shape.vocab_size
@@ -134,9 +134,10 @@ class _Step:
     def backward_peak(self) -> int:
         """Return the most bytes at the loss, in a group of layers, or at the end.
 
-        A group's activations exist only while its backward pass runs; without checkpointing, all layers are one group.
-        Each layer frees activations and autocast's copies, and makes gradients. If it frees more than it makes, memory
-        is highest at the group's last layer, else at its first."""
+        They do not count the parameters, nor the logits that the caller holds. A group's activations exist only while
+        its backward pass runs; without checkpointing, all layers are one group. Each layer frees activations and
+        autocast's copies, and makes gradients. If it frees more than it makes, memory is highest at the group's last
+        layer, else at its first."""
         shape = self.shape
         at_loss = self.kept + self.head_copy + 2 * self.logits  # the gradients of log-probabilities and logits
         # with checkpointing no graph holds them once autocast has ended
@@ -146,11 +147,11 @@ class _Step:
         # a parameter of a matrix adds its gradient, which replaces autocast's copy
         added = 4 - self.copy_bytes
         added_by_layer = added * shape.layer_matrix_parameters
-        # beside the group's `activations`, below, at SwiGLU's product: the gradients of w2 and of both factors; that of
-        # the product takes the product's place
+        # What a layer adds to the group's `activations`, below, at its highest point. In SwiGLU these are the gradients
+        # of w2, silu(w1 x) and w3 x; the gradient of what w2 reads takes its place.
         swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide
-        # or at attention, where SwiGLU, its norm and the output projection are done. What they kept is freed: four
-        # tensors of SwiGLU, input and quotient of its norm, the norm's output, and the output projection's input
+        # In attention, SwiGLU, its norm and the output projection are done. What they kept is freed: four tensors of
+        # SwiGLU, input and quotient of its norm, the norm's output, and the output projection's input.
         gradients = added * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
         freed = 4 * self.wide + 2 * self.stream + (2 + self.casts) * self.inner
         attention = gradients + self.attention_backward - freed

@@ -56,6 +56,7 @@ class Recording:
     round: int = 0
     metrics: dict = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
+    compiled: bool = False  # once any of them was compiled
     part: str = "case"  # what runs now: the case, its reference, or its pairs; named if memory runs out
 
     def setup(self, case: "Case | None" = None) -> Work:
@@ -64,6 +65,7 @@ class Recording:
         built = case or self.case
         work = built.setup()
         work.compiled = built.compiles
+        self.compiled |= built.compiles
         self.works.append(work)
         if case is None:
             self.metrics |= work.facts

@@ -150,9 +150,8 @@ def _clear(recording: Recording) -> None:
     """Free what a case has built and compiled, for the next one."""
     global _measured_cases
     _measured_cases += 1
-    compiled = any(work.compiled for work in recording.works)
     recording.free()
-    if compiled:
+    if recording.compiled:
         # its graphs hold memory, with CUDA graphs much of it
         compilation.reset()
     gc.collect()

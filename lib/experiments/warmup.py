@@ -44,4 +44,5 @@ class Warmup(Step):
         # two builds might not fit
         record.free()
         rebuilt = record.setup()
+        record.part = "reference"
         record.metrics |= measuring.errors(results, rebuilt.expected(), rebuilt.tolerance)

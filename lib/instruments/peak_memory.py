@@ -109,7 +109,7 @@ class History(TorchDispatchMode):
         return result
 
     def _see(self, leaf, operator: str) -> None:
-        """Note a resized storage or one first seen, which without an `operator` was there before."""
+        """Note a storage that is new or resized; a new one without an `operator` was there before."""
         # a wrapper around other tensors holds no memory of its own
         if not isinstance(leaf, torch.Tensor) or leaf.is_meta or is_traceable_wrapper_subclass(leaf):
             return

@@ -51,7 +51,7 @@ class DistributedDataParallel(nn.Module):
         self._ready: set[Tensor] = set()  # parameters that have their gradient
         self._pending: list[dist.Work] = []  # of the first buckets
         if variant in ("overlap", "bucketed"):
-            # a hook holds a proxy, since Python's garbage collector cannot follow it: else it would keep this module
+            # a proxy, since the garbage collector cannot look into a hook: one that held this module would keep it
             hook = functools.partial(DistributedDataParallel._on_gradient, weakref.proxy(self))
             for param in params:
                 param.register_post_accumulate_grad_hook(hook)

@@ -120,7 +120,8 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
         cell.id = f"cell-{position}"
         for output in cell.get("outputs", []):
             if answers.SVG.search(output.get("data", {}).get("text/html", "")):
-                # figures may share ids, too; a browser takes the first of an id, which a folded section does not draw
+                # figures may share ids, too: each would refer to the first on the page, and in a closed fold that one is
+                # not drawn
                 own_ids = rf"\g<1>figure-{next(figures)}-"
                 output.data["text/html"] = re.sub(r'( id="|url\(#|href="#)', own_ids, output.data["text/html"])
     return new_notebook(cells=cells)
@@ -251,8 +252,9 @@ def title(machine: str) -> dict[str, object]:
     parts = list(around.get("instruction_sets", []))
     if "l3_mib" in around:
         parts.append(f"L3 {around['l3_mib']:.0f} MiB")
-    memory_mib = around.get("gpu_memory_mib", around["memory_mib"])
-    parts.append(f"{memory_mib / 1024:.1f} GiB")
+    parts.append(f"{around['memory_mib'] / 1024:.1f} GiB")
+    if "gpu_memory_mib" in around:
+        parts.append(f"{around['gpu_memory_mib'] / 1024:.1f} GiB on the GPU")
     return {
         "hardware": ", ".join(measured["hardware"].unique()),
         "parts": " · ".join(parts),

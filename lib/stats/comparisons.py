@@ -108,7 +108,8 @@ class Measured:
 def of_pairs(variant_ms: Sequence[float], baseline_ms: Sequence[float]) -> Measured:
     """Return the ratio of two times that ran as interleaved pairs in one process.
 
-    Its logarithm is the Hodges-Lehmann estimate: the median of the means of every two of the pairs' logarithms."""
+    Its logarithm is the Hodges-Lehmann estimate: the median of (a + b) / 2 over any two of the pairs' logarithms, which
+    may be the same one."""
     logs = np.log(baseline_ms) - np.log(variant_ms)
     means = (logs[:, None] + logs) / 2
     estimate = float(np.median(means[np.triu_indices(len(logs))]))

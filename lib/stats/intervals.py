@@ -128,7 +128,7 @@ def order_statistics(samples: Sequence[float]) -> tuple[float, float]:
     rank, part = _rank(len(ordered))
     if rank < 1:
         return math.nan, math.nan
-    # of equal samples both ends are exactly these; a weighted mean could differ by its rounding
+    # not as a weighted mean, which of equal samples could differ from them by rounding
     low = ordered[rank - 1] + part * (ordered[rank] - ordered[rank - 1])
     high = ordered[-rank] - part * (ordered[-rank] - ordered[-rank - 1])
     return float(low), float(high)

@@ -42,10 +42,10 @@ def _belonging(tail: float, others: np.ndarray) -> float:
 
     It compares `tail`, how rare so large a variance is under the prior, with how rare the one of its rank should be if
     none were outlying (Phipson et al.). A larger variance never has a larger probability."""
-    # the maximum over all rarer tails keeps it falling with the variance
-    # of n equally likely tails, number k is expected at (k - 1/2) / (n - 1/2), which is one for the last
     rarer = np.append(np.sort(others[others <= tail]), tail)
+    # of n equally likely tails, number k is expected at (k - 1/2) / (n - 1/2), which is one for the last
     expected = (np.arange(len(rarer)) + 0.5) / (len(others) + 0.5)
+    # the maximum over all rarer tails keeps it falling with the variance
     return min(1.0, float(np.max(rarer / expected)))
 
 
@@ -55,8 +55,8 @@ def _fitted(log_variances: np.ndarray, freedoms: np.ndarray, weights: np.ndarray
     Returns log levels (candidates, 1) and log likelihoods (candidates,), for each of PRIOR_FREEDOMS."""
     levels = np.full_like(PRIOR_FREEDOMS, np.median(log_variances))
     for _ in range(30):
-        ratio = freedoms * np.exp(log_variances - levels) / PRIOR_FREEDOMS
-        share = ratio / (1 + ratio)
+        odds = freedoms * np.exp(log_variances - levels) / PRIOR_FREEDOMS
+        share = odds / (1 + odds)
         # of the log likelihood by the level: the first derivative, and minus the second
         slope = (freedoms + PRIOR_FREEDOMS) / 2 * share - freedoms / 2
         curvature = (freedoms + PRIOR_FREEDOMS) / 2 * share * (1 - share)

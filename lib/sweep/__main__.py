@@ -58,7 +58,8 @@ def sweep(options: argparse.Namespace) -> int:
         supervisor = Supervisor(boxes, ledger, shown, deadline, received)
         try:
             supervisor.run(planned.first)
-            shown.ends_first()
+            if not any(map(ledger.left, planned.first)):
+                shown.ends_first()
             supervisor.run(planned.jobs)
         finally:
             run.clear(own_shard.scratch())

@@ -48,7 +48,9 @@ class Job:
 
 @dataclass
 class Plan:
-    """Hold the jobs in order, the `first` ones, and why a case is left out."""
+    """Hold the jobs in order, and why cases are left out, by experiment and name.
+
+    The `first` ones have one small case of each experiment, which is in `jobs`, too."""
 
     jobs: list[Job] = field(default_factory=list)
     first: list[Job] = field(default_factory=list)

@@ -172,6 +172,7 @@ def _watch(seen: _Seen, job: Job, batch: Sequence[Entry], note_file: Path, execu
             note = json.loads(note_file.read_text())
             for entry in batch[seen.saved : note["saved"]]:
                 yield Message("record", records.read(job.file(entry)))
+            # one is in hand, and was not told yet
             if note["begun"] > max(seen.begun, note["saved"]):
                 yield Message("begins", records.name(batch[note["saved"]].case))
             seen.begun = note["begun"]
@@ -185,7 +186,9 @@ def _watch(seen: _Seen, job: Job, batch: Sequence[Entry], note_file: Path, execu
 
 def _why(executing: Future) -> str:
     """Say in a line why a notebook ended early; raises what a full disk raised."""
-    error = executing.exception()  # None where it ended well; then nobody reads the answer
+    error = executing.exception()
+    if error is None:
+        return "its notebook measured nothing"
     if isinstance(error, OSError) and error.errno in FULL:
         raise error
     if isinstance(error, NotebookFailed):

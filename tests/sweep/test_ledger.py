@@ -66,7 +66,7 @@ def test_what_ended_badly_is_repeated_by_retry_alone_and_not_tried_in_later_roun
 def test_what_found_no_memory_is_tried_again_with_more_memory(jobs, monkeypatch):
     first, *others = jobs[0].entries
     save(jobs[0], first, "oom", limit_bytes=8 * 2**30)
-    monkeypatch.setattr(Cpu, "free_bytes", lambda _: 9 * 2**30)
+    monkeypatch.setattr(Cpu, "free_bytes", lambda _: 7 * 2**30)
     assert Ledger().left(jobs[0]) == tuple(others)
     monkeypatch.setattr(Cpu, "free_bytes", lambda _: 16 * 2**30)
     assert Ledger().left(jobs[0]) == jobs[0].entries
