@@ -120,8 +120,8 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
         cell.id = f"cell-{position}"
         for output in cell.get("outputs", []):
             if answers.SVG.search(output.get("data", {}).get("text/html", "")):
-                # figures may share ids, too: each would refer to the first on the page, and in a closed fold that one is
-                # not drawn
+                # figures may share ids, too; each would refer to the first on the page, which in a closed fold is not
+                # drawn
                 own_ids = rf"\g<1>figure-{next(figures)}-"
                 output.data["text/html"] = re.sub(r'( id="|url\(#|href="#)', own_ids, output.data["text/html"])
     return new_notebook(cells=cells)

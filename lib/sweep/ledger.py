@@ -15,47 +15,23 @@ from lib.sweep.plan import Entry, Job, Plan
 MORE = 1.1  # times the former limit of memory: above it, a case that ran out is tried again
 
 
-def short_record(file: Path) -> dict | None:
-    """Return a record with no metric but the limit of its memory; None if missing or damaged."""
-    if not file.exists():
-        return None
-    try:
-        record = records.read(file)
-    except ValueError as error:
-        warnings.warn(f"{file.name}: skipped: {error}", stacklevel=2)
-        return None
-    # the samples would fill the memory of a long sweep
-    limit = {name: value for name, value in record["metrics"].items() if name == "limit_bytes"}
-    return record | {"metrics": limit}
-
-
 @dataclass
 class Ledger:
     """Tell what is still to be measured.
 
     Measured again are records of other code, and what found no memory where there is more now; with `retry`, all that
-    failed, crashed, took too long or found no memory; with `stale`, what another PyTorch measured. `finished` are the
-    files that this sweep has done with, each of which it makes only once."""
+    failed, crashed, took too long or found no memory; with `stale`, what another PyTorch measured. Each record is made
+    only once by a sweep."""
 
     retry: bool = False
     stale: bool = False
-    finished: set[Path] = field(default_factory=set)
-    known: dict[Path, dict | None] = field(default_factory=dict)  # what was read before
+    statuses: dict[Path, str] = field(default_factory=dict)  # by file; `left` if it is to be made
+    seconds: dict[Path, float] = field(default_factory=dict)  # that a case took, in this sweep or before
 
-    def finish(self, file: Path, status: str = "") -> None:
-        """Note that this sweep has made a record, or with a `status` that it will make none."""
-        self.finished.add(file)
-        self.known.pop(file, None)
-        if status:
-            self.known[file] = {"status": status}
-
-    def record(self, file: Path) -> dict | None:
-        """Return a file's `short_record`, or None.
-
-        It is read only once until this sweep makes another. Of a case that was given up there is only a status."""
-        if file not in self.known:
-            self.known[file] = short_record(file)
-        return self.known[file]
+    def finish(self, file: Path, record: dict) -> None:
+        """Note that this sweep has made a record."""
+        self.statuses[file] = record["status"]
+        self.seconds[file] = record["seconds"]
 
     def left(self, job: Job) -> tuple[Entry, ...]:
         """Return the entries of a job that are still to be measured."""
@@ -72,10 +48,24 @@ class Ledger:
         return status
 
     def _status(self, job: Job, file: Path) -> str:
-        record = self.record(file)
-        if record and (file in self.finished or not self._is_wanted_again(job, record)):
-            return record["status"]
-        return "left"
+        # a file is read only once until this sweep makes another
+        if file not in self.statuses:
+            self.statuses[file] = self._found(job, file)
+        return self.statuses[file]
+
+    def _found(self, job: Job, file: Path) -> str:
+        """Return the status of a record made before, or `left` if there is none that counts."""
+        if not file.exists():
+            return "left"
+        try:
+            record = records.read(file)
+        except ValueError as error:
+            warnings.warn(f"{file.name}: skipped: {error}", stacklevel=2)
+            return "left"
+        self.seconds[file] = record["seconds"]
+        if self._is_wanted_again(job, record):
+            return "left"
+        return record["status"]
 
     def _is_wanted_again(self, job: Job, record: dict) -> bool:
         """Tell if a case is to be measured although it has a record."""

@@ -11,13 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 
 import pandas as pd
 from tqdm import tqdm
 
 from lib import paths, records
 from lib.sweep import shard
-from lib.sweep.ledger import Ledger, short_record
+from lib.sweep.ledger import Ledger
 from lib.sweep.plan import Job
 from lib.sweep.shard import Shard
 
@@ -37,11 +38,10 @@ class Progress:
         for job in jobs:
             for entry in job.entries:
                 name = records.name(entry.case)
-                record = ledger.record(job.file(entry))
-                if record:
-                    self.case_seconds[job.experiment, name] = record["seconds"]
                 if ledger.status(job, entry) == "left":
                     self.left.add((job.experiment, name, job.round))
+                if job.file(entry) in ledger.seconds:
+                    self.case_seconds[job.experiment, name] = ledger.seconds[job.file(entry)]
         self.started = None  # when the jobs that come after the small cases began
         self.measured_seconds = 0.0  # which the cases of these jobs took, together
         self.in_hand = {}  # names, by slot
@@ -68,8 +68,8 @@ class Progress:
         case = (record["experiment"], records.name(record["case"]))
         self.left.discard((*case, record["round"]))
         if record["status"] != "ok":
-            # nor is it measured again if it only found no memory, which needs no line
-            self.leave_out(*case)
+            # it is not measured in later rounds
+            self.left = {key for key in self.left if key[:2] != case}
         self.counts["left"] = len(self.left)
         self.counts[record["status"]] += 1
         self.case_seconds[case] = record["seconds"]
@@ -80,11 +80,6 @@ class Progress:
             self.say(f"{record['status']}: {' '.join(case)}: {record['metrics'].get('reason', '')}")
         if 0 < len(self.left) <= self.bar.total / 2 < left_before:
             self.say(f"half of the cases are measured; {self.expected_end()}")
-
-    def leave_out(self, experiment: str, name: str) -> None:
-        """Note that a case is not measured in later rounds, or in any."""
-        self.left = {key for key in self.left if key[:2] != (experiment, name)}
-        self.counts["left"] = len(self.left)
 
     def expected_end(self) -> str:
         """Tell the expected end by times of the same case, else of its experiment."""
@@ -143,8 +138,14 @@ def statuses() -> list[str]:
                 line = line.partition("; ")[0].replace(": running: ", ": ended unexpectedly: ")
             lines.append(line)
     for folder in sorted(paths.results().glob("[!.]*/*/")):
-        short_records = [short_record(file) or {"status": "damaged"} for file in folder.glob("*.json")]
-        counts = Counter(record["status"] for record in short_records)
+        counts = Counter(map(_status_of, folder.glob("*.json")))
         words = ", ".join(f"{number} {status}" for status, number in counts.most_common())
         lines.append(f"{folder.parent.name} {folder.name}: {words}")
     return lines or ["no sweep has run on these results yet"]
+
+
+def _status_of(file: Path) -> str:
+    try:
+        return records.read(file)["status"]
+    except ValueError:
+        return "damaged"

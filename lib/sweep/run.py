@@ -41,7 +41,6 @@ class Message(NamedTuple):
 
     - `begins`: a case begins; its name.
     - `record`: a case has ended; its record.
-    - `trouble`: no record tells this; a line.
     - `lost`: another slot has to go on; why.
     - `ready`: a node of Ray takes part; nothing."""
 
@@ -75,11 +74,11 @@ class _Seen:
 
 
 def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
-    """Measure the cases of a job; yield a message when a case begins, for each record, and for trouble.
+    """Measure the cases of a job; yield a message when a case begins, and for each record.
 
     If a kernel dies or ends early, the case in hand gets one more try, then a record with the status `crashed`. A case
-    that takes longer than its timeout gets one with the status `timeout`. After several kernels in which no case began,
-    the job is given up. No case begins after the `deadline`, in seconds of time.time. Closing the generator ends the
+    that takes longer than its timeout gets one with the status `timeout`. Raises NotebookFailed after several kernels
+    in which no case began. No case begins after the `deadline`, in seconds of time.time. Closing the generator ends the
     kernel. Raises OSError or records.CannotWrite of a full disk."""
     left = list(job.entries)
     starts = Counter()  # of kernels that did not begin their first case, by that case
@@ -94,23 +93,21 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
         if not seen.in_hand:
             starts[name] += 1
             if starts[name] == STARTS:
-                yield Message("trouble", f"{job.experiment}: no case could begin: {seen.reason}")
-                return
+                raise NotebookFailed(f"no case could begin: {seen.reason}")
             continue
         tries[name] += 1
         if seen.timed_out:
             reason = f"took longer than {left[0].timeout:g} s"
-            yield _ended_badly(job, left.pop(0), place, "timeout", reason, seen.since)
+            yield ended_badly(job, left.pop(0), "timeout", reason, seen.since)
         elif tries[name] == TRIES:
-            yield _ended_badly(job, left.pop(0), place, "crashed", seen.reason, seen.since)
+            yield ended_badly(job, left.pop(0), "crashed", seen.reason, seen.since)
 
 
-def _ended_badly(job: Job, entry: Entry, place: Place, status: str, reason: str, since: float) -> Message:
-    """Save a record for a kernel that died or timed out, and return its message."""
+def ended_badly(job: Job, entry: Entry, status: str, reason: str, since: float) -> Message:
+    """Save a record for a kernel or worker that died or timed out, and return its message."""
     around = environment.describe(job.device)
-    if place.gpu:
-        # this process sees the first GPU, and the kernel may have had another
-        around.pop("gpu", None)
+    # this process sees the first GPU, and the kernel may have had another
+    around.pop("gpu", None)
     started = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
     seconds = max(0.0, time.time() - since)
     record = records.create(job.experiment, entry.case, job.round, status, {"reason": reason}, around, started, seconds)

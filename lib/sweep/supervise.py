@@ -21,7 +21,7 @@ from lib.sweep.progress import Progress
 from lib.sweep.run import Message, Place
 
 LOOK_S = 0.5  # between looks for a signal to stop or another box
-LOSSES = 3  # of workers with the same case in hand, before it is given up
+LOSSES = 3  # of workers with the same case in hand, which then counts as crashed
 
 
 Slot = Callable[[Job, float], Iterator[Message]]  # measures a job until a deadline, one at a time
@@ -120,10 +120,8 @@ class Supervisor:
             case Message("begins", name):
                 self.progress.begins(slot, f"{job.experiment} {name}")
             case Message("record", record):
-                self.ledger.finish(records.path(job.machine, job.experiment, record["case"], record["round"]))
+                self.ledger.finish(records.path(job.machine, job.experiment, record["case"], record["round"]), record)
                 self.progress.ends(slot, record)
-            case Message("trouble", line):
-                self._tell(line)
             case Message("lost", reason):
                 self._requeue(slot, job, reason)
             case None | Exception():
@@ -133,22 +131,17 @@ class Supervisor:
         if isinstance(event, OSError | records.CannotWrite):
             raise event
         if isinstance(event, Exception):
-            self._tell(f"{job.experiment}: {type(event).__name__}: {event}")
+            self.troubles.append(f"{job.experiment}: {type(event).__name__}: {event}")
+            self.progress.say(self.troubles[-1])
 
     def _requeue(self, slot: Slot, job: Job, reason: str) -> None:
-        """Let another slot measure what is left of a job, but for a case lost too often."""
-        in_hand = self.progress.in_hand.get(slot)
+        """Let another slot measure what is left of a job; a case lost too often has crashed."""
         left = self.ledger.left(job)
         # a worker that was lost before a case began says nothing about that case
-        if in_hand and left:
+        if slot in self.progress.in_hand and left:
             file = job.file(left[0])
             self.losses[file] += 1
             if self.losses[file] == LOSSES:
-                self.ledger.finish(file, "given up")
-                self.progress.leave_out(job.experiment, records.name(left[0].case))
-                self._tell(f"{in_hand}: given up after {LOSSES} lost workers: {reason}")
+                reason = f"{LOSSES} workers were lost with it in hand: {reason}"
+                self._take(slot, run.ended_badly(job, left[0], "crashed", reason, time.time()))
         self.waiting.appendleft(job)
-
-    def _tell(self, line: str) -> None:
-        self.troubles.append(line)
-        self.progress.say(line)
