@@ -111,7 +111,7 @@ def publish(machine: str) -> dict[str, str]:
     records.write(folder / "answers.json", answers.file(machine).read_text())
     for former in folder.glob("figures/*.svg"):
         former.unlink()
-    records.write(folder / "report.md", as_markdown(page.joined(chapters, failed), page.title(machine), folder))
+    records.write(folder / "report.md", as_markdown(page.joined(chapters, failed), page.facts(machine), folder))
     print(folder / "report.md")
     return failed
 
@@ -119,7 +119,7 @@ def publish(machine: str) -> dict[str, str]:
 def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Path) -> str:
     """Export the joined notebook, which it changes, as Markdown, with figures as files below a folder.
 
-    `facts` are those of `page.title`."""
+    `facts` are those of `page.facts`."""
     # marks around chapters are for the page alone
     notebook.cells = [cell for cell in notebook.cells if cell.metadata.get("raw_mimetype") != "text/html"]
     contents = []

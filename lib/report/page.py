@@ -52,7 +52,7 @@ def render(machines: Sequence[str]) -> dict[str, str]:
     chapters, failed = execute(machines)
     exporter = HTMLExporter(template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
     exporter.register_filter("markdown2html", _to_html)
-    text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": title(machines[0])})
+    text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": facts(machines[0])})
     records.write(target(), text)
     return failed
 
@@ -233,7 +233,7 @@ class _Renderer(IPythonRenderer):
         return f'<div class="scroll" tabindex="0" role="group" aria-label="table"><table>{text}</table></div>\n'
 
 
-def title(machine: str) -> dict[str, object]:
+def facts(machine: str) -> dict[str, object]:
     """Return what the head of the page says of a machine and its records."""
     frames = [records.load(experiment, machine) for experiment in CATALOG]
     columns = ["machine", "hardware", "environment", "started", "stale", "noise_probe_ms"]

@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Job:
-    """Hold the cases of an experiment that one kernel measures in a round, in order.
+    """Hold the cases of an experiment that a kernel measures in a round, in order; further ones if it must end early.
 
     These are plain values, which can be sent to another machine. A job that is `alone` needs the whole machine."""
 

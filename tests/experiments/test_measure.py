@@ -115,7 +115,6 @@ def test_an_error_is_a_reason_in_a_sweep_and_an_error_by_hand(own_results, no_pr
     monkeypatch.setattr(measure, "_measured_cases", 0)
     with pytest.raises(OSError, match="cannot open"):
         measure.measure(FUSED, 0, 0.01, raises=True)
-    # what comes next finds no fresh process
     assert measure._measured_cases == 1
 
 

@@ -128,7 +128,7 @@ def test_the_head_names_hardware_date_and_pytorch_and_tells_of_noise(parsed):
 @pytest.mark.usefixtures("in_report")
 def test_the_head_tells_of_records_of_older_code(monkeypatch):
     monkeypatch.setattr(records, "digest", lambda experiment: "of today")
-    assert page.title(MACHINE)["warnings"][0] == "3 of 3 records are stale: older code measured them."
+    assert page.facts(MACHINE)["warnings"][0] == "3 of 3 records are stale: older code measured them."
 
 
 @pytest.mark.usefixtures("in_report")

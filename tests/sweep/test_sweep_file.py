@@ -57,6 +57,7 @@ BAD = {
     "cheap: !!python/object/apply:os.system [ls]": "file: expected YAML",
     "cheap: {number: &a [1, *a]}": "cheap.number: got",
     "[" * 5000: "file: expected YAML",
+    "cheap: {number: !!int ''}": "file: expected YAML: string index",
     b"\xff\xfe": "file: expected YAML: 'utf-8' codec",
     "cheap: {number: 1}\n" + "#" * 40_000: r"file: got 40,019 bytes, expected at most 32,768",
 }
