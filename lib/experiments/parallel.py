@@ -26,15 +26,8 @@ from lib.parallel import accounting, ddp, timeline
 from lib.validate import one_of
 
 PLAIN = "plain"
-SCHEMES = {  # of each variant in `parallel.accounting`
-    PLAIN: "flat",
-    **{name: name for name in ddp.VARIANTS},
-    "sharded": "sharded",
-    "fsdp": "fsdp",
-    "torch_ddp": "bucketed",
-    "torch_zero": "sharded",
-    "torch_fsdp": "fsdp",
-}
+VARIANTS = (PLAIN, *ddp.VARIANTS, "sharded", "fsdp", "torch_ddp", "torch_zero", "torch_fsdp")
+SCHEMES = {"torch_zero": "sharded", "torch_fsdp": "fsdp"}  # in `accounting`, of variants with other names
 REPLICAS = {"fsdp": Shards, "torch_fsdp": TorchShards}  # of variants that share parameters
 BUCKETED = ("bucketed", "sharded", "torch_ddp", "torch_zero")  # variants that a size of buckets is for
 
@@ -51,7 +44,7 @@ class Parallel(OnRanks):
     context_length: int = field(metadata={"least": 2})
     batch_size: int
     precision: str = one_of(precision.NAMES)
-    variant: str = one_of(SCHEMES)
+    variant: str = one_of(VARIANTS)
     bucket_mib: int = field(metadata={"least": 0})
     world: int
     backend: str = one_of(BACKEND_NAMES)
@@ -95,8 +88,8 @@ class Parallel(OnRanks):
     def measure_in_rank(self, record: Recording, seconds: float) -> None:
         """Measure as in one process.
 
-        By hand and in the first round, the four of `ddp.VARIANTS` also time their messages alone and record the course
-        of a step."""
+        Outside a sweep, and in its first round, the four of `ddp.VARIANTS` also time their messages alone and record
+        the course of a step."""
         super().measure_in_rank(record, seconds)
         if self.variant not in ddp.VARIANTS or record.round > 1:
             return
@@ -120,12 +113,11 @@ class Parallel(OnRanks):
         if self.variant == PLAIN:
             return self.step.setup()
         training = REPLICAS.get(self.variant, Replica)(self)
-        own_bytes = accounting.state_bytes(SCHEMES[self.variant], self.rank_shape, self.world)
+        scheme = SCHEMES.get(self.variant, self.variant)
+        own_bytes = accounting.state_bytes(scheme, self.rank_shape, self.world)
         facts = {
             "tokens": self.step.shape.tokens,
             "parameters": self.rank_shape.parameters,
-            "gradient_bytes": 4 * self.rank_shape.parameters,
-            "step_bytes": accounting.step_bytes(SCHEMES[self.variant], self.rank_shape, self.world, self.precision),
             "forward_flops": flops.forward_flops(self.step.shape),
             "backward_flops": flops.backward_flops(self.step.shape),
             **{f"predicted_{name}_mib": [size / peak_memory.MIB] for name, size in own_bytes.items()},

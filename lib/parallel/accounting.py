@@ -1,47 +1,16 @@
-"""Compute what several devices cost: bytes sent, memory, and the batch needed.
+"""Compute what several devices need: memory, and batches that products bind.
 
 The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5. In the formulas C is FLOPs a second,
 W bytes a second of a link, B tokens, D d_model, F d_ff, n ranks, X and Y the ranks of FSDP and of tensor parallelism,
 and M the number of mesh axes, each with its own links, that a kind of parallelism uses.
 
->>> bus_bytes("all_reduce", message_bytes=1e9, world=8)
-1750000000.0
+>>> data_parallel_tokens(flops=1e15, bandwidth=4e11)
+2500.0
 """
 
 import math
 
-from lib.cost.flops import Shape, width
-
-PASSES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "broadcast": 1}  # of a message round the ring
-
-
-def bus_bytes(operation: str, message_bytes: float, world: int) -> float:
-    """Return the bytes that a rank of a ring sends, on average.
-
-    A rank starts or ends with the whole message. In each step of a ring of n ranks, each passes a part of 1/n on.
-    Gathering or reduce-scattering takes n - 1 steps, all-reducing both (Patarasuk and Yuan 2009). In a broadcast, all
-    but the last rank pass the whole message on."""
-    return PASSES[operation] * (world - 1) / world * message_bytes
-
-
-def step_bytes(scheme: str, shape: Shape, world: int, precision: str = "fp32") -> float:
-    """Return the bytes that a rank sends in a step.
-
-    Data parallelism all-reduces fp32 gradients. A sharded optimizer then broadcasts each parameter from the rank that
-    updated it. FSDP gathers matrices before both passes (the embedding only before the forward pass), in the
-    precision of products, scatters their gradients and all-reduces those of norms (Rajbhandari et al. 2020,
-    section 7)."""
-    gradients = bus_bytes("all_reduce", 4 * shape.parameters, world)
-    if scheme == "sharded":
-        return gradients + bus_bytes("broadcast", 4 * shape.parameters, world)
-    if scheme == "fsdp":
-        embedding_bytes = width(precision) * shape.vocab_size * shape.d_model
-        matrix_bytes = width(precision) * shape.matrix_parameters + embedding_bytes
-        # the embedding's backward pass needs no weights
-        gathered = bus_bytes("all_gather", 2 * matrix_bytes - embedding_bytes, world)
-        scattered = bus_bytes("reduce_scatter", matrix_bytes, world)
-        return gathered + scattered + bus_bytes("all_reduce", 4 * shape.norm_parameters, world)
-    return gradients
+from lib.cost.flops import Shape
 
 
 def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:

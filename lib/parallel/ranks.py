@@ -75,9 +75,10 @@ class World(contextlib.AbstractContextManager):
         self.close()
 
     def run(self, function: Callable, within_s: float = ANSWER_S, **arguments) -> list:
-        """Call a function of a module in every rank, and return what each returned.
+        """Call a function in every rank, and return what each returned.
 
-        Raises RankFailed, also without an answer in `within_s` seconds; the world is closed then."""
+        It is sent by its name, so it must be at the top of a module. Raises RankFailed, also without an answer in
+        `within_s` seconds; the world is closed then."""
         with self._closed_by_error():
             for pipe in self._pipes:
                 # a rank that has ended tells so by its missing answer

@@ -8,7 +8,7 @@ import torch
 
 import rank_checks
 from lib.experiments import measure, on_ranks
-from lib.experiments.parallel import SCHEMES, Parallel
+from lib.experiments.parallel import VARIANTS, Parallel
 from lib.parallel.timeline import ALL_REDUCE
 
 CASE = Parallel("tiny", 8, 2, "fp32", "naive", 0, 2, "auto", "cpu")
@@ -20,7 +20,7 @@ def _ranks_end():
     on_ranks.close()
 
 
-@pytest.mark.parametrize("variant", [name for name in SCHEMES if name != "plain"])
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "plain"])
 def test_two_ranks_take_the_step_of_one_process(variant, own_results, no_probe):
     record = measure.measure(replace(CASE, variant=variant), 1, 0.01)
     assert record["status"] == "ok", record["metrics"]
