@@ -66,7 +66,7 @@ class HostClock:
         return [after - before for before, after in itertools.pairwise(self.instants)]
 
     def seconds(self) -> float:
-        """Return the time now, by which sampling ends; a clock of ranks gives all of them the same."""
+        """Return the time in seconds, which decides when sampling ends; on ranks all get the same."""
         return self.now() / 1e9
 
 

@@ -82,10 +82,9 @@ class _Step:
         self.kept = self.kept_by_layers + 2 * self.stream + self.inner + self.logits
 
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
-        """Return three numbers of bytes of attention.
+        """Return the bytes that attention keeps, the most that its forward pass holds, and what its backward adds.
 
-        They are what it keeps; the most that its forward pass holds, with what it keeps as far as that is there; and
-        what its backward pass holds beside what it keeps."""
+        What exists of the kept ones during the forward pass is part of the second number."""
         if variant in HOLDING_SCORES:
             mask = self.shape.context_length**2  # one for all heads and sequences, a byte a score
             softmax = self.number_bytes * self.shape.scores
@@ -140,7 +139,7 @@ class _Step:
         layer, else at its first."""
         shape = self.shape
         at_loss = self.kept + self.head_copy + 2 * self.logits  # the gradients of log-probabilities and logits
-        # with checkpointing no graph holds them once autocast has ended
+        # with checkpointing no graph holds the layers' copies of matrices once autocast has ended
         if not self.checkpoint:
             at_loss += self.layer_copies
         points = [at_loss, 4 * shape.parameters]  # in the end there are all gradients
@@ -148,7 +147,7 @@ class _Step:
         added = 4 - self.copy_bytes
         added_by_layer = added * shape.layer_matrix_parameters
         # What a layer adds to the group's `activations`, below, at its highest point. In SwiGLU these are the gradients
-        # of w2, silu(w1 x) and w3 x; the gradient of what w2 reads takes its place.
+        # of w2, silu(w1 x) and w3 x; the gradient of w2's input replaces that input, and so adds nothing.
         swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide
         # In attention, SwiGLU, its norm and the output projection are done. What they kept is freed: four tensors of
         # SwiGLU, input and quotient of its norm, the norm's output, and the output projection's input.

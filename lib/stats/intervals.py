@@ -85,7 +85,7 @@ def median(rounds: Sequence[Sequence[float]]) -> Interval:
 
     Three rounds or more have the geometric mean of their medians, with a t interval over their logarithms. Of fewer the
     first alone is told, by its median and order-statistic interval, which speak for that process. Medians that are not
-    all positive, such as those of counts, have the interval of `of_processes`. Raises ValueError without any rounds."""
+    all positive, such as those of counts, are told as by `of_processes`. Raises ValueError without any rounds."""
     if not rounds:
         raise ValueError("rounds: got none, expected at least one list of samples")
     medians = [statistics.median(samples) for samples in rounds]
@@ -97,13 +97,14 @@ def median(rounds: Sequence[Sequence[float]]) -> Interval:
 def of_processes(values: Sequence[float]) -> Interval:
     """Return one number for several processes, each of which has one value.
 
-    Three or more positive values give their geometric mean with the t interval over their logarithms, equal ones an
-    interval of no width. Others give the median, without an interval. Raises ValueError without values."""
+    Three or more equal values, zeros too, give an interval of no width, and other positive ones their geometric mean
+    with the t interval over their logarithms. All others give the median, without an interval. Raises ValueError
+    without values."""
     if not values:
         raise ValueError("values: got none, expected one of each process")
     count = len(values)
     enough = count >= ENOUGH_ROUNDS
-    # their logarithms would bring rounding in, and zero has none
+    # logarithms would bring rounding in, and zero has no logarithm
     if enough and min(values) == max(values):
         return Interval(values[0], values[0], values[0], count)
     if enough and min(values) > 0:
