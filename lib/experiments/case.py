@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from lib import catalog, timing, validate
@@ -54,6 +55,7 @@ class Recording:
 
     case: "Case"
     round: int = 0
+    earlier_cases: int = 0  # that this process has measured; the first one finds it fresh
     metrics: dict = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
     compiled: bool = False  # once any of them was compiled
@@ -183,7 +185,8 @@ def pairs(record: Recording, work: Work, seconds: float) -> None:
     try:
         pairs_with(record.setup(type(record.case)(**other)), record, work, seconds)
     except Exception as error:
-        if not peak_memory.out_of_memory(error):
+        # the other ranks would wait for this one, so there the case has run out
+        if dist.is_initialized() or not peak_memory.out_of_memory(error):
             raise
         record.metrics["pairs_ran_out"] = True
     finally:

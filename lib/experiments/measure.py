@@ -28,7 +28,7 @@ PLAN = "SWEEP_PLAN"  # names the file in which the supervisor says what this ker
 NOTE = "note.json"  # beside the plan: how far this kernel is
 LONGEST_REASON = 300  # characters of an error in a record
 
-_measured_cases = 0  # by this process; the first one finds it fresh
+_measured_cases = 0  # by this process
 
 
 def run(
@@ -113,7 +113,7 @@ def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool
     if case.probed_before:
         probe_ms = noise.probe(case.device)
         states = here.state()
-    recording = Recording(case, round)
+    recording = Recording(case, round, _measured_cases)
     try:
         status, metrics = _attempt(recording, seconds, slots, raises)
     finally:
@@ -135,7 +135,7 @@ def _attempt(recording: Recording, seconds: float, slots: int, raises: bool) -> 
             return "ok", recording.metrics
         except Exception as error:
             if peak_memory.out_of_memory(error):
-                metrics = {"reason": _reason(error), "ran_out": recording.part, "fresh": _measured_cases == 0}
+                metrics = {"reason": _reason(error), "ran_out": recording.part, "fresh": recording.earlier_cases == 0}
                 if limit_bytes is not None:
                     metrics["limit_bytes"] = limit_bytes
                 return "oom", metrics

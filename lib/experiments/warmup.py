@@ -9,7 +9,6 @@ from lib.experiments.case import Recording
 from lib.experiments.step import Step
 
 SAMPLES = 10  # the assignment asks for the mean and the deviation of ten steps
-_earlier_cases = 0  # of this class that the process has measured: only the first one finds it cold
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,8 @@ class Warmup(Step):
         The reference would warm up the process, so it is computed last, by the case built again. `after_0_ms`,
         `after_1_ms` and `after_5_ms` are the ten totals after that many warm-ups; `earlier_cases` is 0 in a process
         that has only begun."""
-        global _earlier_cases
         work = record.setup()
-        record.metrics["earlier_cases"] = _earlier_cases
-        _earlier_cases += 1
+        record.metrics["earlier_cases"] = record.earlier_cases
         first = timing.exactly(work.iteration, work.clock, 1, work.before).metrics()
         results = {name: tensor.detach().to("cpu", copy=True) for name, tensor in work.result().items()}
         later = timing.exactly(work.iteration, work.clock, self.first_steps - 1, work.before).metrics()
