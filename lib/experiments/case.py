@@ -54,7 +54,7 @@ class Recording:
     """Collect the metrics of a record in the making, and free what was built for it."""
 
     case: "Case"
-    round: int = 0
+    round: int = 0  # of a sweep, from 1; 0 outside
     earlier_cases: int = 0  # that this process has measured; the first one finds it fresh
     metrics: dict = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)

@@ -70,7 +70,7 @@ def in_rank(case: OnRanks, round: int, seconds: float) -> dict:
     """Return a case's metrics in this rank; the ranks divide the free memory."""
     record = Recording(case, round)
     gc.collect()
-    # later collections need not search what is alive now
+    # later collections need not search what is alive now, nor does `held_bytes` count it
     gc.freeze()
     try:
         with memory_limit.limited(case.world, case.place):

@@ -37,7 +37,7 @@ class Replica(Training):
     def wrap(self, parallel_case) -> None:
         """Wrap the module, and share the optimizer's states, as the variant does."""
         variant = parallel_case.variant
-        bucket_mib = parallel_case.bucket_mib
+        bucket_mib = parallel_case.bucket_mib  # 0: the default
         if variant == "torch_ddp":
             # it waits in the backward pass, so `synchronization` takes no time
             self.network = nn.parallel.DistributedDataParallel(

@@ -23,7 +23,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         # `super().__init__` calls add_param_group, which needs these two
         self.owners: dict[nn.Parameter, int] = {}  # the rank that updates each parameter
         self._elements = [0] * dist.get_world_size()  # of each rank's parameters
-        # an optimizer of one zero tells the defaults of what `kwargs` leave out
+        # a throw-away optimizer of one number, which has the defaults of what `kwargs` leave out
         defaults = optimizer_cls([torch.zeros(1)], **kwargs).defaults
         super().__init__(params, defaults)
         self.inner = optimizer_cls(self._own_groups(), **kwargs)
