@@ -112,7 +112,7 @@ def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str
     # tensors in the precision of products
     inner = number * shape.tokens * shape.d_model
     wide = number * shape.tokens * shape.d_ff
-    cast = inner if number < 4 else 0  # of a gradient of the stream that a product reads
+    cast = inner if number < 4 else 0  # the narrow copy of the stream's gradient, for the product that reads it
     logits = number * shape.tokens * shape.vocab_size
     scores = number * shape.scores if attention in HOLDING_SCORES else 0
     layers = shape.num_layers

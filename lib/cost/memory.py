@@ -98,12 +98,12 @@ class _Step:
             backward = 2 * softmax  # the gradients of weights and scores
             return kept, forward, backward
         kept = 2 * self.inner  # the output, and that with the heads joined
-        # scaled queries, copied values, and the output in fp32, which other kernels than `tiled` are taken to have too
+        # scaled queries, copied values, and the output in fp32, in `tiled`; other kernels are assumed to need as much
         forward = 2 * self.inner + self.stream
         backward = 4 * self.inner  # the gradients of queries, keys, values and output
         # what others hold within kernels or compiled code is not counted, nor the blocks of `flash_compiled`
         if variant == "tiled":
-            # scores of a tile in fp32, backward also their gradients, and narrow under autocast
+            # forward a tile's scores in fp32; backward also their gradients; under autocast each pass has a narrow copy
             tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)
             forward += (4 + self.copy_bytes) * tile
             # scaled queries and copied values, and the gradient of queries is in fp32
@@ -124,7 +124,7 @@ class _Step:
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values
         attention = 2 * self.stream + 5 * self.inner + self.attention_forward
         # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product.
-        # With a graph the layer has kept more, which is left out, since then the loss is the higher point.
+        # With a graph the layer has kept more, which is left out, since then the loss is higher than this.
         swiglu = 3 * self.stream + 3 * self.wide
         # the head's output, and autocast's copy in fp32
         output = (self.number_bytes + 4 * self.casts) * self.shape.tokens * self.shape.vocab_size

@@ -162,8 +162,8 @@ def judged(rows: Sequence[Measured]) -> list[Comparison]:
 def _variances(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray]:
     """Return the variance by which each row is judged, and its degrees of freedom.
 
-    With enough rows it is the variance between processes, moderated, and at least the variance of a process's own
-    pairs. With fewer it is the variance between processes, or for a single process that of its pairs."""
+    With enough rows it is the variance between processes, moderated, and at least the squared `noise` of one process.
+    With fewer it is the variance between processes, or for a single process its squared noise."""
     freedoms = np.array([len(row.logs) - 1 for row in rows])
     between = np.array([np.var(row.logs, ddof=min(1, len(row.logs) - 1)) for row in rows])
     within = np.array([row.noise**2 for row in rows])
