@@ -30,7 +30,7 @@ def fields(frame: pd.DataFrame) -> list[str]:
 def told(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the records of the machine that is loaded first. Raises NotMeasured without any."""
     if not frame.empty:
-        # what was just measured by hand is of this machine alone
+        # records just measured by hand have no such attribute, and are all of this machine
         machine = frame.attrs.get("machine", frame["machine"].iloc[0])
         frame = frame[frame["machine"] == machine]
     if frame.empty:

@@ -20,11 +20,11 @@ class Ledger:
     """Tell what is still to be measured.
 
     Measured again are records of other code, and what found no memory where there is more now; with `retry`, all that
-    failed, crashed, took too long or found no memory; with `stale`, what another PyTorch measured. Each record is made
-    only once by a sweep."""
+    failed, crashed, took too long or found no memory; with `other_torch`, what another PyTorch measured. Each record is
+    made only once by a sweep."""
 
     retry: bool = False
-    stale: bool = False
+    other_torch: bool = False
     statuses: dict[Path, str] = field(default_factory=dict)  # by file; `left` if it is to be made
     seconds: dict[Path, float] = field(default_factory=dict)  # that a case took, in this sweep or before
 
@@ -48,7 +48,8 @@ class Ledger:
         return status
 
     def _status(self, job: Job, file: Path) -> str:
-        # a file is read only once until this sweep makes another
+        """Return the status of one file, whatever became of earlier rounds."""
+        # a file is read once; `finish` notes what this sweep makes
         if file not in self.statuses:
             self.statuses[file] = self._found(job, file)
         return self.statuses[file]
@@ -60,7 +61,7 @@ class Ledger:
         try:
             record = records.read(file)
         except ValueError as error:
-            warnings.warn(f"{file.name}: skipped: {error}", stacklevel=2)
+            warnings.warn(f"{file.name}: damaged, so measured again: {error}", stacklevel=2)
             return "left"
         self.seconds[file] = record["seconds"]
         if self._is_wanted_again(job, record):
@@ -71,7 +72,7 @@ class Ledger:
         """Tell if a case is to be measured although it has a record."""
         if record["code"] != records.digest(job.experiment):
             return True
-        if self.stale and record["environment"].get("torch") != torch.__version__:
+        if self.other_torch and record["environment"].get("torch") != torch.__version__:
             return True
         # of a case on a CPU that found no memory: a machine that was full then may have room now
         limit_bytes = record["metrics"].get("limit_bytes")

@@ -51,6 +51,7 @@ class Progress:
 
     def ends_first(self) -> None:
         """Tell how the small cases ended; the pace of the others counts from here."""
+        # not if they all had records before
         if len(self.left) < self.bar.total:
             self.say(f"one case of each experiment has run: {counted(self.counts)}; {self.expected_end()}")
         self.started = time.time()

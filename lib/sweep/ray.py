@@ -120,11 +120,12 @@ def measured_here(job: Job, code_digest: str, deadline: float, slots: int) -> It
     if environment.machine(job.device) != job.machine or records.digest(job.experiment) != code_digest:
         raise ValueError("its hardware or code differs from that of the sweep")
     yield READY
-    # the node's number of threads, not Ray's, and no signals blocked: kernels inherit both
-    of_node = psutil.Process(int(os.environ["RAY_RAYLET_PID"])).environ()
+    # kernels inherit the number of threads: the node's own, if any, and not the one that Ray has set
+    node_variables = psutil.Process(int(os.environ["RAY_RAYLET_PID"])).environ()
     os.environ.pop("OMP_NUM_THREADS", None)
-    if "OMP_NUM_THREADS" in of_node:
-        os.environ["OMP_NUM_THREADS"] = of_node["OMP_NUM_THREADS"]
+    if "OMP_NUM_THREADS" in node_variables:
+        os.environ["OMP_NUM_THREADS"] = node_variables["OMP_NUM_THREADS"]
+    # they would also inherit signals that Ray blocks
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=execution.socket_folder()))
     os.environ["RESULTS"] = str(scratch / "results")

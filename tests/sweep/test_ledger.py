@@ -53,7 +53,7 @@ def test_stale_measures_again_what_another_pytorch_measured(jobs):
     entry = jobs[0].entries[0]
     save(jobs[0], entry, torch="0.1")
     assert entry not in Ledger().left(jobs[0])
-    assert entry in Ledger(stale=True).left(jobs[0])
+    assert entry in Ledger(other_torch=True).left(jobs[0])
 
 
 @pytest.mark.parametrize("status", ["failed", "crashed", "timeout", "oom"])
