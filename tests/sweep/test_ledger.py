@@ -35,7 +35,7 @@ def test_a_record_means_done_and_a_damaged_one_is_none(jobs):
     file = save(jobs[0], second)
     assert Ledger().left(jobs[0]) == (third,)
     file.write_text(file.read_text()[:-20])
-    with pytest.warns(UserWarning, match="skipped"):
+    with pytest.warns(UserWarning, match="damaged, so measured again"):
         assert Ledger().left(jobs[0]) == (second, third)
 
 
