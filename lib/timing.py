@@ -4,8 +4,8 @@ An iteration is a callable that takes `mark` and calls `mark(name)` where each o
 long to sample, whatever is measured: warm up until the times are steady or a third of `seconds` is over; then sample
 until the interval of the median is narrower than 1% or `seconds` are over, at least 3 and at most 2,000 times.
 `seconds` are of the wall clock, so what runs untimed between two samples uses them up too. On a GPU warming up and
-sampling last at least `least_s` each, even if times look steady before. `exactly` does not warm up, and `compare` has a
-short warm-up whose length does not depend on the times.
+sampling last at least `least_s` each, even if times look steady before. `exactly` does not warm up, and `compare`
+does so for three pairs on a CPU, two where they are slow, and on a GPU for a third of `seconds`.
 """
 
 import contextlib
@@ -241,7 +241,7 @@ def compare(
         sides.reverse()
 
     end_s = clock.seconds() + max(seconds / 3, clock.least_s)
-    # the first side was just measured; the second may never have run
+    # the first side was mostly just measured; the second may never have run
     pairs.second.add_in_turn()
     while len(pairs.first.total) < WARM_PAIRS or (
         clock.seconds() < end_s and (len(pairs.first.total) < LEAST or clock.least_s > 0)

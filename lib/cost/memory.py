@@ -1,8 +1,8 @@
 """Compute the bytes that a step, its phases or attention alone hold, by formula.
 
-It is the assignment's accounting. Where the system cannot limit a process's memory, it also refuses steps and
-attention that do not fit. Tests compare each formula with what PyTorch saves and allocates. Tensors of one number a
-token or less are left out.
+It is the assignment's accounting. By it, steps and attention that do not fit are refused where the system cannot limit
+a process's memory (`memory_limit.refusal`). Tests compare each formula with what PyTorch saves and allocates. Tensors
+of one number a token or less are left out.
 """
 
 from lib.cost.flops import HOLDING_SCORES, Shape, width
@@ -149,8 +149,9 @@ class _Step:
         # What a layer adds to the group's `activations`, below, at its highest point. In SwiGLU these are the gradients
         # of w2, silu(w1 x) and w3 x; the gradient of w2's input replaces that input, and so adds nothing.
         swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide
-        # In attention, SwiGLU, its norm and the output projection are done. What they kept is freed: four tensors of
-        # SwiGLU, input and quotient of its norm, the norm's output, and the output projection's input.
+        # While attention runs backward, three parts are done: SwiGLU, its norm, and the output projection. What they
+        # kept is freed: four tensors of SwiGLU, input, quotient and output of the norm, and the output projection's
+        # input.
         gradients = added * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
         freed = 4 * self.wide + 2 * self.stream + (2 + self.casts) * self.inner
         attention = gradients + self.attention_backward - freed

@@ -85,7 +85,7 @@ class Llama(Training):
         weights = {}
         for name, weight in self.module.state_dict().items():
             if name.endswith(ROTATED):
-                # rows in our RoPE's pairs of neighbours come in Llama's pairs across halves
+                # reorder rows: our RoPE pairs neighbours, and Llama's pairs the two halves
                 weight = weight.unflatten(0, (self.heads, -1, 2)).transpose(1, 2).flatten(0, 2)
             weights[their_name(name)] = weight
         llama.load_state_dict(weights)

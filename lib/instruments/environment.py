@@ -65,7 +65,7 @@ def machine(device: str) -> str:
     return f"{re.sub('[ _]', '-', name)}-{cores()}c"
 
 
-@functools.cache  # the record says from which state of the files its process began
+@functools.cache  # once a process, at its first record, since later edits do not change the loaded code
 def _commit() -> str:
     """Return the commit of this checkout, with `-dirty` for further changes."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]

@@ -70,8 +70,9 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
 
     `profiled_<phase>_ms` and `profiled_total_ms` list one time for each iteration. The tables give `calls` and
     `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, on a CPU operators,
-    with their share of the phase. `classes` sums each phase by class (see `kernel_classes`). The table `parts`,
-    there if `parts` names ranges, sums by class what ran in them and in the backward nodes of their operators."""
+    with their share of all kernels' time in the phase. `classes` sums each phase by class (see `kernel_classes`). The
+    table `parts`, there if `parts` names ranges, sums by class what ran in them and in the backward nodes of their
+    operators."""
     events = table(trace_events)
     windows = _windows(events)
     if device == "cpu":

@@ -28,7 +28,7 @@ def broadcast(x: Tensor, source: int) -> dist.Work:
 def gather(whole: Tensor) -> list[dist.Work]:
     """Begin to fill `whole`, of which each rank has written its rows, rank 0 the first.
 
-    Their number is a multiple of the world."""
+    The number of its rows is a multiple of the world's size."""
     parts = whole.chunk(dist.get_world_size())
     if dist.get_backend() == "nccl":
         return [all_gather(whole, parts[dist.get_rank()], async_op=True)]

@@ -101,7 +101,7 @@ def _html_cell(value: object, kind: str) -> str:
     match = RANGE.match(text)
     if match and isinstance(value, Interval | Comparison):
         text = f"{match[1]}{match[3]} <small>{match[2].replace(' to ', '–')}</small>"
-    # a long name may break there, and is copied without a mark
+    # a long name may break after an underscore; unlike a hyphen, <wbr> is not copied
     return f'<td class="{kind}">{text.replace("_", "_<wbr>")}</td>'
 
 

@@ -75,7 +75,7 @@ class Supervisor:
         """Run jobs in their order, until all are done, or to the deadline or a signal.
 
         Raises OSError or records.CannotWrite of a slot, and ValueError if every node of a cluster is
-        refused; while there is none, it waits."""
+        refused; while a cluster has no node, it waits."""
         self.waiting.extend(jobs)
         while not self.stop:
             if time.time() > self.deadline:
