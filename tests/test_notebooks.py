@@ -99,7 +99,8 @@ ODD = {
 def test_at_odd_parameters_by_hand_a_notebook_answers_or_says_what_is_missing(notebook, run):
     told, errors = run(notebook, seconds=0.02, **ODD[notebook])
     assert errors <= {"NotMeasured"}
-    assert told or errors
+    # one rung alone has no gain to tell
+    assert any(key.startswith(notebook) for key in told) or notebook == "ladder"
 
 
 @pytest.mark.parametrize("notebook", [*notebooks.experiments(), "compile"])
