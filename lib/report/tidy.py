@@ -194,10 +194,10 @@ def noisy(frame: pd.DataFrame) -> pd.Series:
 
 def note(frame: pd.DataFrame) -> str:
     """Return a table's note: rounds, hardware, and what is noisy or stale."""
-    measured = frame[frame["status"] == "ok"]
-    if measured.empty:
+    if not (frame["status"] == "ok").any():
         return ""
-    counts = sorted({len(records) for _, records in cases(ok(measured))})
+    measured = ok(frame)
+    counts = sorted({len(records) for _, records in cases(measured)})
     words = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     parts = [f"{words} round{'s' if counts[-1] > 1 else ''} a case", "; ".join(measured["hardware"].unique())]
     noisy_count = int(noisy(measured).sum())

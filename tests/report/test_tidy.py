@@ -164,3 +164,7 @@ def test_a_note_tells_rounds_hardware_and_what_to_doubt(frame):
     doubtful["stale"] = [False, False, True]
     assert tidy.note(doubtful) == "1 to 2 rounds a case. a test. 1 of 3 records noisy. Some records are stale."
     assert tidy.note(frame.query("status != 'ok'")) == ""
+    # a stale record beside fresh ones of its case is not in the table
+    partly_stale = by_hand.frame(*probed([1.0, 1.0, 1.5]))
+    partly_stale["stale"] = [False, False, True]
+    assert tidy.note(partly_stale) == "2 rounds a case. a test."
