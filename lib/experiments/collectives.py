@@ -52,14 +52,14 @@ class Collectives(OnRanks):
         return int(1e6 * self.megabytes / WIDTH) // self.world * self.world
 
     def setup(self) -> Work:
-        """Set number i of rank r to i mod 7 + r; numbers from all of the result are checked."""
+        """Set number i of rank r to i mod 7 + r; every `step`-th number of the result is checked."""
         rank = dist.get_rank()
         share = self.numbers // self.world
         copies = math.ceil(self.numbers / 7)
         message = torch.arange(7.0, device=self.place).repeat(copies)[: self.numbers].add_(rank)
         part = message[rank * share : (rank + 1) * share]
         out = torch.zeros_like(part if self.operation == "reduce_scatter" else message)
-        # from every share, since a rank has its own from the start
+        # so that some of each rank's share are checked: its own is right even if nothing arrived
         step = max(1, len(out) // CHECKED)
         # all_reduce and broadcast work in place
         out.copy_(message[: len(out)])

@@ -81,7 +81,8 @@ class Training:
         self.module, batch = drawn(case.config, case.batch_size, case.device, case.attention)
         self.inputs_BT = batch[:, :-1]
         self.targets_BT = batch[:, 1:]
-        self.sequence = 0  # where this batch begins in that of all ranks; its first sequence is checked
+        # index, in the batch of all ranks, of this batch's first sequence, which is checked
+        self.sequence = 0
         self.first = self.module.get_parameter(FIRST)
         self.start = double(checked(self.first))
         self.synchronize: Callable[[], None] | None = None  # on ranks, waits until gradients are averages of all
