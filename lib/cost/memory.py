@@ -82,9 +82,9 @@ class _Step:
         self.kept = self.kept_by_layers + 2 * self.stream + self.inner + self.logits
 
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
-        """Return the bytes that attention keeps, the most that its forward pass holds, and what its backward adds.
+        """Return bytes of attention: what it keeps, its forward peak, and what its backward adds.
 
-        What exists of the kept ones during the forward pass is part of the second number."""
+        What exists of the kept ones at the forward peak is part of the second number."""
         if variant in HOLDING_SCORES:
             mask = self.shape.context_length**2  # one for all heads and sequences, a byte a score
             softmax = self.number_bytes * self.shape.scores
@@ -169,9 +169,9 @@ class _Step:
 
 
 def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: bool, number_bytes: int = 4) -> int:
-    """Return the peak bytes of naive attention on Q, K and V of one type, if `seq_len` is at least `d_head`.
+    """Return the peak bytes of naive attention, if `seq_len` is at least `d_head`.
 
-    The backward pass then has the gradients of weights and scores, and has not yet freed what it reads. `batch_size`
-    counts the heads, too."""
+    It is reached in the backward pass, which has the gradients of weights and scores, and has not yet freed what it
+    reads. All tensors have numbers of `number_bytes`. `batch_size` counts the heads, too."""
     # Q, K, V, output, its gradient, and the gradient of V; weights, their gradient and that of the scores; the mask
     return number_bytes * batch_size * (6 * seq_len * d_head + 3 * seq_len**2) + causal * seq_len**2

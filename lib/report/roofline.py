@@ -145,7 +145,7 @@ def bounds(
 
 
 def _own_ms(row: Mapping, limits: Ceilings) -> Interval | None:
-    """Return the time of all FLOPs of a training step at the rate of the products with the model's weights.
+    """Return the time of a training step's FLOPs at the rate of products with its weights.
 
     It is None for a row that is no training step, and where that rate was not measured."""
     if "size" not in row or row.get("mode", "train_step") != "train_step":

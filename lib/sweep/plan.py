@@ -30,9 +30,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Job:
-    """Hold the cases of an experiment that a kernel measures in a round, in order; further ones if it must end early.
+    """Hold the cases of an experiment that one kernel measures in a round, in order.
 
-    These are plain values, which can be sent to another machine. A job that is `alone` needs the whole machine."""
+    If it must end early, further kernels go on. A job is plain values, which can be sent to another machine. A job that is `alone` needs the whole machine."""
 
     experiment: str
     round: int
