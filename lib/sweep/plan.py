@@ -32,7 +32,8 @@ class Entry:
 class Job:
     """Hold the cases of an experiment that one kernel measures in a round, in order.
 
-    If it must end early, further kernels go on. A job is plain values, which can be sent to another machine. A job that is `alone` needs the whole machine."""
+    If it must end early, further kernels go on. A job is plain values, which can be sent to another machine. A job that
+    is `alone` needs the whole machine."""
 
     experiment: str
     round: int
