@@ -175,7 +175,7 @@ class NarrowLinear(nn.Linear):
 
 
 class Attention(model.SelfAttention):
-    """Compute queries, keys and values by one product."""
+    """Compute queries, keys and values by one product: `inputs`, the Factor that `accelerate` sets."""
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         q_BTC, k_BTC, v_BTC = self.inputs(x_BTC)

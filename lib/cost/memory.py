@@ -150,8 +150,8 @@ class _Step:
         # of w2, silu(w1 x) and w3 x; the gradient of w2's input replaces that input, and so adds nothing.
         swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide
         # While attention runs backward, three parts are done: SwiGLU, its norm, and the output projection. What they
-        # kept is freed: four tensors of SwiGLU, input, quotient and output of the norm, and the output projection's
-        # input.
+        # kept is freed: four tensors of SwiGLU, input, quotient and output (two under autocast) of the norm, and the
+        # output projection's input.
         gradients = added * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
         freed = 4 * self.wide + 2 * self.stream + (2 + self.casts) * self.inner
         attention = gradients + self.attention_backward - freed

@@ -83,7 +83,9 @@ class Comparison:
 
 
 def _uncertainty(ratio: Interval) -> float:
-    """Return the uncertainty to format a ratio by: where it can, neither it nor an end reads 1.0."""
+    """Return the uncertainty to format a ratio by, with which, if possible, no end reads 1.0.
+
+    Nor does a ratio that is more than 3% from one."""
     if not ratio.known:
         return 0.01
     nearest = min(abs(ratio.low - 1), abs(ratio.high - 1))

@@ -55,6 +55,7 @@ def _fitted(log_variances: np.ndarray, freedoms: np.ndarray, weights: np.ndarray
     Returns log levels (candidates, 1) and log likelihoods (candidates,), for each of PRIOR_FREEDOMS."""
     levels = np.full_like(PRIOR_FREEDOMS, np.median(log_variances))
     for _ in range(30):
+        # a level is the log of the prior's variance; a share is the F variable as a beta variable
         odds = freedoms * np.exp(log_variances - levels) / PRIOR_FREEDOMS
         share = odds / (1 + odds)
         # of the log likelihood by the level: the first derivative, and minus the second
