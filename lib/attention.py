@@ -25,7 +25,7 @@ from lib.flash import blocks, tiles
 def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, first: int = 0) -> Tensor:
     """Compute softmax(Q K^T / sqrt(D)) V, the reference.
 
-    See Vaswani et al. 2017, equation 1. The queries may be some rows of more, from number `first` on."""
+    See Vaswani et al. 2017, equation 1. The queries may be a slice of all; `first` is the number of its first query."""
     scores_XTS = _masked_scores(q_XTD, k_XSD, causal, first)
     return torch.softmax(scores_XTS, dim=-1) @ v_XSD
 

@@ -105,13 +105,14 @@ def accelerate(network: nn.Module, switches: Collection[str], dtype: torch.dtype
 
 
 def products(network: nn.Module) -> None:
-    """Make each fp32 nn.Linear and each fp32 Factor multiply by the faster library on a CPU."""
+    """Make each fp32 nn.Linear and each Factor in fp32 multiply by the faster library on a CPU."""
     # it loads the compiler's front end, which takes a second
     from lib import products as libraries
 
     for module in network.modules():
         if type(module) is nn.Linear and module.weight.dtype == torch.float32:
             module.__class__ = libraries.Linear
+        # whatever its type: this `linear` leaves all but fp32 to PyTorch
         elif isinstance(module, Factor):
             module.linear = libraries.linear
 
@@ -205,7 +206,8 @@ def _copy_anew(network: nn.Module, _) -> None:
 class AdamW(adam.AdamW):
     """Optimize an accelerated model, and write weights' copies in the same pass.
 
-    Parameters without a copy take the variant `fused`. Raises ValueError for amsgrad, in `hyper` or in a group."""
+    Parameters without a copy take the variant `fused`. Raises ValueError for amsgrad, in `hyper` or in a
+    new group; a state that is loaded must be without it."""
 
     def __init__(self, params, hyper: Hyper = DEFAULTS):
         super().__init__(params, "fused", hyper)

@@ -31,7 +31,7 @@ def truncated_normal_(weight: Tensor, sigma: float) -> None:
 
 
 class RMSNorm(nn.Module):
-    """Scale each row x to x / rms(x) * weight, in fp32 (Zhang and Sennrich 2019)."""
+    """Scale each row x to x / rms(x) * weight, in at least fp32 (Zhang and Sennrich 2019)."""
 
     def __init__(self, d_model: int, eps: float = 1e-5):
         super().__init__()

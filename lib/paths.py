@@ -10,7 +10,7 @@ PUBLISHED = REPORTS / "published"
 
 
 def results() -> Path:
-    """Return the folder of this machine's records: `reports/results`, or $RESULTS."""
+    """Return the folder of what was measured here, by machine: `reports/results`, or $RESULTS."""
     return Path(os.environ.get("RESULTS") or REPORTS / "results")
 
 

@@ -16,8 +16,8 @@ def activate(name: str, device: str) -> torch.autocast:
 
     The backward pass follows the dtypes of the forward pass. `fp32` is strict: TF32 is off. `tf32` keeps values in fp32
     and rounds the factors of matrix products to 10 bits of mantissa. `bf16` and `fp16` are autocast, without loss
-    scaling; parameters, norms and loss stay in fp32. Raises ValueError for an unknown name, and for tf32 without CUDA
-    (see `device.lacks` for what a GPU cannot do)."""
+    scaling; parameters, norms and loss stay in fp32. Raises ValueError for an unknown name, and for tf32 without CUDA;
+    `lib.instruments.device` tells what a device lacks."""
     validate.choice("precision", name, NAMES)
     if name == "tf32" and device != "cuda":
         raise ValueError(f"precision: got tf32 on {device}, expected cuda (nearest: fp32)")

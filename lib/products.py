@@ -45,6 +45,7 @@ class Choice(NamedTuple):
 
 
 def _product(left_NC: Tensor, right_FC: Tensor, bias_F: Tensor | None, by_onednn: bool) -> Tensor:
+    # a gradient passes other matrices: the letters name this product's own sizes
     if by_onednn:
         return onednn(left_NC, right_FC, bias_F)
     return nn.functional.linear(left_NC, right_FC, bias_F)
@@ -74,7 +75,7 @@ class ChosenLinear(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight_FC: Tensor, bias_F: Tensor | None = None) -> Tensor:
-    """Compute x W^T + b over the last dimension by the faster library for its shape.
+    """Compute x W^T + b over the last of at least two dimensions, by the faster library for its shape.
 
     The first call of a shape measures both, for about a second. Anything but fp32 on a CPU without autocast, and a
     shape where oneDNN does not pay, takes PyTorch's own `linear`."""

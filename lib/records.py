@@ -97,7 +97,7 @@ def create(
 
 
 def checksum_of(record: Mapping) -> str:
-    """Hash other fields' canonical JSON; raises ValueError for NaN or infinity."""
+    """Hash the canonical JSON of all fields but `checksum`; raises ValueError for NaN or infinity."""
     content = {field: value for field, value in record.items() if field != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
@@ -185,9 +185,9 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
     """Load records of an experiment, one a row, those of the first machine first.
 
     Columns: the fields of the case, each metric under its own name (a number, a text, a list of samples, or a dict of
-    columns), and `COLUMNS`. A record of other code than today's has `stale` set. Without a `machine`, the latest one
-    measured here is told. `attrs["machine"]` is the first one's name. Raises ValueError for a machine that has no
-    records at all."""
+    columns), and `COLUMNS`. A record of other code than today's has `stale` set. Without a `machine` it is the latest
+    one measured here, else the first of the reference. `attrs["machine"]` is the first one's name. Raises ValueError
+    for a machine that has no records at all, and NotMeasured if none has."""
     known = machines()
     if not machine and not known:
         raise NotMeasured("anything, on any machine")

@@ -3,9 +3,9 @@
 An iteration is a callable that takes `mark` and calls `mark(name)` where each of its phases ends. One rule says how
 long to sample, whatever is measured: warm up until the times are steady or a third of `seconds` is over; then sample
 until the interval of the median is narrower than 1% or `seconds` are over, at least 3 and at most 2,000 times.
-`seconds` are of the wall clock, so what runs untimed between two samples uses them up too. On a GPU warming up and
-sampling last at least `least_s` each, even if times look steady before. `exactly` does not warm up, and `compare`
-does so for three pairs on a CPU, two where they are slow, and on a GPU for a third of `seconds`.
+`seconds` are of the wall clock, so what runs untimed between two samples uses them up too. On a GPU warming up takes
+its whole third, and like sampling at least `least_s`, however steady the times look. `exactly` does not warm up, and
+`compare` does so for three pairs on a CPU, two where they are slow, and on a GPU for a third of `seconds`.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ TARGET = 0.01  # width of a median's interval, relative to the median, at which 
 # samples have no interval of use, and no steady state
 LOOKS = (10, 15, 23, 35, 53, 80, 120, 180, 270, 405, 608, 912, 1_368)
 
-BATCHED_NS = 100_000  # a device's iterations shorter than this run in batches, between two events
+BATCHED_NS = 100_000  # a device's iterations shorter than this run in batches; those of one phase between two events
 BATCH_NS = 1_000_000  # length of a batch: the host's way to its two events then costs about a percent
 RESOLUTION_NS = 500  # of CUDA's events (cudaEventElapsedTime)
 EVICTED_NS = 50_000_000  # a shorter iteration notices that the other side of a pair has taken its place in the caches
@@ -143,7 +143,7 @@ class Samples:
         self.add()
 
     def batch(self) -> None:
-        """Run short iterations in batches from now on, between two events of a device."""
+        """Run iterations that are short for the clock in batches from now on."""
         middle = statistics.median(self.total)
         if middle < self.clock.short_ns:
             self.calls = math.ceil(BATCH_NS / max(middle, RESOLUTION_NS))
@@ -241,7 +241,7 @@ def compare(
         sides.reverse()
 
     end_s = clock.seconds() + max(seconds / 3, clock.least_s)
-    # the first side was mostly just measured; the second may never have run
+    # most callers have just timed the first side; the second may never have run
     pairs.second.add_in_turn()
     while len(pairs.first.total) < WARM_PAIRS or (
         clock.seconds() < end_s and (len(pairs.first.total) < LEAST or clock.least_s > 0)
@@ -267,7 +267,7 @@ def _sample(add: Callable[[], None], series: Callable[[], list[float]], clock, s
 
 
 def _is_steady(totals: list[float], clock) -> bool:
-    """Tell if a warm-up can end: never on a device, whose clock needs its time."""
+    """Tell if a warm-up can end: on a GPU never by this, since its frequency takes time to rise."""
     return clock.least_s == 0 and len(totals) in LOOKS and steady_state.steady(totals) is not None
 
 

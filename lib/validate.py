@@ -55,8 +55,9 @@ def one_of(names: Iterable[str]) -> Any:
 def fields(instance: object) -> None:
     """Raise ValueError unless every field of a dataclass has its type and range.
 
-    Annotated types are exact: a bool is no int, and "12" no number. A float must be finite. An int must lie between
-    `least` and `most` of the field's metadata, by default 1 and `MOST`. A field of `one_of` has one of its names."""
+    Types are exact: a bool is no int, and "12" no number; but a float may be an int. A float must be finite. An int
+    must lie between `least` and `most` of the field's metadata, by default 1 and `MOST`. A field of `one_of` has one of
+    its names."""
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         allowed = (int, float) if field.type is float else (field.type,)

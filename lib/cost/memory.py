@@ -2,7 +2,7 @@
 
 It is the assignment's accounting. By it, steps and attention that do not fit are refused where the system cannot limit
 a process's memory (`memory_limit.refusal`). Tests compare each formula with what PyTorch saves and allocates. Tensors
-of one number a token or less are left out.
+of one number a token and head or less are left out, and RoPE's angles.
 """
 
 from lib.cost.flops import HOLDING_SCORES, Shape, width
@@ -84,7 +84,7 @@ class _Step:
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
         """Return bytes of attention: what it keeps, its forward peak, and what its backward adds.
 
-        What exists of the kept ones at the forward peak is part of the second number."""
+        The second number includes what of the first exists at that peak."""
         if variant in HOLDING_SCORES:
             mask = self.shape.context_length**2  # one for all heads and sequences, a byte a score
             softmax = self.number_bytes * self.shape.scores
@@ -172,6 +172,7 @@ def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: boo
     """Return the peak bytes of naive attention, if `seq_len` is at least `d_head`.
 
     It is reached in the backward pass, which has the gradients of weights and scores, and has not yet freed what it
-    reads. All tensors have numbers of `number_bytes`. `batch_size` counts the heads, too."""
+    reads. All tensors but the mask, a byte a score, have numbers of `number_bytes`. `batch_size` counts the heads,
+    too."""
     # Q, K, V, output, its gradient, and the gradient of V; weights, their gradient and that of the scores; the mask
     return number_bytes * batch_size * (6 * seq_len * d_head + 3 * seq_len**2) + causal * seq_len**2

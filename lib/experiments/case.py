@@ -167,7 +167,7 @@ def times(work: Work, seconds: float) -> dict:
 def memory(work: Work) -> dict[str, list[float]]:
     """Return the peak memory of each phase in MiB, named as in `peak_memory.peaks`.
 
-    It is empty where operations inside a graph cannot be followed: compiled on a CPU, or in CUDA graphs."""
+    It is empty where live tensors are not counted: in compiled code on a CPU, and in CUDA graphs."""
     if work.graphs or (work.compiled and work.device == "cpu"):
         return {}
     work.before()

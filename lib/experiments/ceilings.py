@@ -39,9 +39,9 @@ class Ceilings(Case):
 
     - `matmul` makes the three products with a weight W of that size, on `rows` tokens: the output, x W^T, and the
       gradients of inputs, dy W, and of the weight, dy^T x.
-    - `projection`, `up`, `down` and `head` do so with one weight of the size whose d_model is `columns`.
-    - `products` makes those with all weights of that size, as one step does. Each weight has memory of its own; outputs
-      and gradients of weights stay until the end. Attention's own products are left out.
+    - `projection`, `up`, `down` and `head` do so with one weight of the model whose d_model is `columns`.
+    - `products` makes those with all weights of that model, as one step does. Each weight has memory of its own;
+      outputs and gradients of weights stay until the end. Attention's own products are left out.
     - `read` sums rows, `copy` copies, and `add` computes a = a + b. `adamw` is a step of PyTorch's fused AdamW. Bytes
       count as in STREAM (McCalpin 1995): what is read plus what is written. To overwrite memory a CPU may fetch it
       first, which counts for nothing in `copy`; `add` and `adamw` read it anyway, and often have the highest rates.

@@ -59,7 +59,7 @@ class Collectives(OnRanks):
         message = torch.arange(7.0, device=self.place).repeat(copies)[: self.numbers].add_(rank)
         part = message[rank * share : (rank + 1) * share]
         out = torch.zeros_like(part if self.operation == "reduce_scatter" else message)
-        # so that some of each rank's share are checked: its own is right even if nothing arrived
+        # some numbers of each rank's share are checked: in all_gather this rank's own is right even if nothing arrived
         step = max(1, len(out) // CHECKED)
         # all_reduce and broadcast work in place
         out.copy_(message[: len(out)])

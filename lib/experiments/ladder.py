@@ -1,7 +1,7 @@
 """Measure training steps from plain to fastest, with one switch more at each rung.
 
 Every rung runs in interleaved pairs with the plain step, so that the gain of one switch is the quotient of two ratios
-of the same kind. The allocator is the exception: a process that keeps freed pages cannot give them back, so the rung
+of the same kind. The allocator is the exception: a process that keeps freed pages cannot stop doing so, and the rung
 `default_allocator` needs a process of its own and is compared by medians.
 """
 
@@ -83,11 +83,12 @@ class Ladder(Case):
 
     @property
     def compiles(self) -> bool:
+        # the optimizer of `cast_once` compiles its update
         return "compiled" in self.names or "cast_once" in self.names
 
     @property
     def whole_mode(self) -> str | None:
-        """Return the mode in which the whole model is compiled, None if by layer."""
+        """Return the mode in which the whole model is compiled, None if by layer or not at all."""
         modes = [mode for switch, mode in MODES.items() if switch in self.names]
         return modes[-1] if modes else None
 
@@ -127,7 +128,7 @@ class Ladder(Case):
         return work
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Check the step, then time it in pairs with the plain one, else alone.
+        """Check the step, then time it in pairs with the plain one; `plain` and `default_allocator` alone.
 
         The first round, and measuring by hand, add memory and, if asked, the losses of both."""
         plain = replace(self, switches=PLAIN, losses=False)

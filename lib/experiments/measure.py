@@ -71,7 +71,7 @@ def _run_by_hand(experiment: str, grid: Sequence[Case], seconds: float, round: i
 def _run_plan(experiment: str, plan_file: Path) -> pd.DataFrame:
     """Measure the cases of a plan until its deadline; note how many have begun and are saved.
 
-    It ends early where a new process does better: it then measures the rest."""
+    It ends early where a new process does better, which then measures the rest."""
     plan = json.loads(plan_file.read_text())
     note_file = plan_file.with_name(NOTE)
     measured = []
@@ -97,9 +97,9 @@ def _run_plan(experiment: str, plan_file: Path) -> pd.DataFrame:
 def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool = False) -> dict:
     """Measure a case and return its record; so many `slots` divide the free memory.
 
-    Running out of memory gives a record with the status `oom`, which has the `reason`, what `ran_out`, the
-    `limit_bytes`, and if the process was `fresh`. Another error gives a record with the status `failed` and the
-    `reason`; where it `raises`, the error itself."""
+    Running out of memory gives a record with the status `oom`, which has the `reason`, what `ran_out`, if the process
+    was `fresh`, and the `limit_bytes` where there was a limit. Another error gives a record with the status `failed`
+    and the `reason`; where it `raises`, the error itself."""
     allocator.use(getattr(case, "allocator", "keeps"))
     environment.keep_quota()
     gc.collect()
@@ -160,6 +160,6 @@ def _clear(recording: Recording) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Describe an exception in one line, without folders, which may name a person."""
+    """Describe an exception in one line, without the folders of unquoted paths, which may name a person."""
     line = re.sub(r"(?<!\S)/(\S*/)?", "", f"{type(error).__name__}: {error}")
     return textwrap.shorten(line, LONGEST_REASON, placeholder=" ...")

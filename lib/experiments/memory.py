@@ -39,7 +39,8 @@ class Memory(Step):
         """Check, follow the memory of one iteration, and find what is alive at its peak.
 
         A case with checkpointing and a backward pass also runs in pairs with the same case without; others are not
-        timed. Of a compiled case there is no more than its peak."""
+        timed. The memory of a compiled case cannot be followed: it has the peak of each phase, on a CPU not even
+        that."""
         work = record.setup()
         measuring.check(record, work)
         # operations inside a graph cannot be followed
@@ -47,6 +48,6 @@ class Memory(Step):
             record.metrics |= measuring.memory(work)
         else:
             record.metrics |= memory_trace.trace(work.training, self.device, LARGEST)
-        # without it nothing is computed again
+        # without a backward pass nothing is computed again
         if self.checkpoint and "backward" in work.training.phases:
             measuring.pairs(record, work, seconds)

@@ -3,7 +3,7 @@
 - `plain`: one process on the whole batch, with all threads. Several ranks of one machine must beat it to be of use.
 - `naive`, `flat`, `overlap`, `bucketed`: each rank has the whole model, and gradients are averaged (`parallel.ddp`).
 - `sharded`: bucketed, and each rank has a share of the optimizer's states (`parallel.sharded`).
-- `fsdp`: each rank has a share of everything (`parallel.fsdp`).
+- `fsdp`: each rank has a share of everything but the norms (`parallel.fsdp`).
 - `torch_ddp`, `torch_zero`, `torch_fsdp`: the baselines, by PyTorch's own classes; `torch_zero` is its optimizer alone,
   and gradients are averaged as in `bucketed`.
 """

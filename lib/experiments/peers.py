@@ -22,7 +22,7 @@ FASTEST = {  # the ladder's switches of our fastest step
     ("fp32", "cuda"): "fused+sdpa+compiled+projections",
     ("bf16", "cuda"): "fused+sdpa+compiled+bf16+projections+cast_once",
 }
-# on a CPU, the compiled formula of attention is faster than PyTorch's kernel below fp32 up to so many tokens
+# tokens of a sequence up to which, on a CPU in bf16, naive attention in a compiled layer beats PyTorch's kernel
 SHORT = 256
 NAMES = {  # parts of our parameters' names, and of the Llama's
     "token_embeddings.": "model.embed_tokens.", "layers.": "model.layers.", "ln_final.": "model.norm.",

@@ -19,7 +19,7 @@ class Step(Case):
     """Run a step, or the phases that `mode` names; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "step"
-    checkpoint: ClassVar[int] = 0  # layers of a group that keeps its input alone; none
+    checkpoint: ClassVar[int] = 0  # layers in a group of which only the input is kept; 0: no checkpointing
     size: str = one_of(model.SIZES)
     context_length: int = field(metadata={"least": 2})  # a single token gives the queries no gradient to check
     batch_size: int

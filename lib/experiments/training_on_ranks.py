@@ -78,7 +78,7 @@ class Replica(Training):
         """Yield a dict that gets live memory in MiB, before the block, within it and after it.
 
         `initial_mib`, before the block, and `before_step_mib`, before the optimizer's step, are the `all_mib` of
-        `held_mib`. Its others follow after the block, as `after_parameters_mib` and so on."""
+        `held_mib`. After the block all of these follow, as `after_parameters_mib` to `after_all_mib`."""
         metrics = {"initial_mib": self.held_mib()["all_mib"]}
 
         def before_step(*_) -> None:

@@ -1,8 +1,9 @@
 """Compute attention and its gradients tile by tile, in Triton.
 
 FlashAttention-2 (Dao 2023, algorithms 1 and 2) with a backward pass in two kernels, each of which owns what it writes:
-no atomic addition, so equal inputs give equal bits. Each program takes one head and one tile of queries or keys.
-Tiles without a visible score are never loaded, and only those that the diagonal or the end crosses are masked.
+no atomic addition, so equal inputs give equal bits. Each program takes one head and one tile of queries or keys. Tiles
+without a visible score are not loaded, except beside rows beyond the last query, and only those that the diagonal or
+the end crosses are masked.
 
 Shapes in names: T queries of a tile, S keys of a tile, D head size padded to a power of two (HEAD and WIDE). Exponents
 have base 2; SCALE turns a product q . k into one, so SCALE * LN_2 is 1 / sqrt(HEAD), the scale of the scores. The
@@ -196,14 +197,14 @@ def flash_backward_kv(
     if CAUSAL:
         first = start_s // TILE_T * TILE_T
         whole = tl.minimum(tl.cdiv(start_s + TILE_S - 1, TILE_T) * TILE_T, queries)
-    # tiles on the diagonal (part 0), tiles seen whole, which need no mask (1), and the rest of the last tile (2)
+    # tiles on the diagonal (part 0), tiles seen whole, which need no mask (1), and a last tile that is not full (2)
     bounds = first, whole, tl.maximum(whole, queries // TILE_T * TILE_T), queries
     for part in tl.static_range(3):
         for start_t in tl.range(bounds[part], bounds[part + 1], TILE_T):
             t_T = start_t + tl.arange(0, TILE_T)
             q_TD = _load(Q, q_strides, start_t, queries, TILE_T, WIDE, HEAD, part != 1)
             dout_TD = _load(DOUT, dout_strides, start_t, queries, TILE_T, WIDE, HEAD, part != 1)
-            if part != 1:  # an infinite log-sum-exp makes the weights of a query beyond the last zero
+            if part != 1:  # beyond the last query an infinite log-sum-exp makes the weights zero
                 exponent_T = tl.load(LOGSUMEXP + row + t_T, mask=t_T < queries, other=float("inf")) * LOG2_E
                 mean_T = tl.load(MEAN + row + t_T, mask=t_T < queries, other=0.0)
             else:

@@ -115,9 +115,10 @@ class Tile(NamedTuple):
 SHARED_KIB = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
 LEAST_KIB = 99  # 8.6, 8.9, 12.0, 12.1
 
-# By kernel, kind of numbers and padded head size: the tile for programs with so many KiB. Those of narrow numbers are
-# PyTorch's choices for flex_attention (version 2.13, torch/_inductor/template_heuristics/triton.py), with more warps or
-# fewer rows where these kernels would spill registers. Exact products of fp32 hold whole rows in registers.
+# By kernel, kind of numbers and padded head size: the tile for programs with at least so many KiB. Those of narrow
+# numbers are PyTorch's choices for flex_attention (version 2.13, torch/_inductor/template_heuristics/triton.py), with
+# more warps or fewer rows where these kernels would spill registers. Exact products of fp32 hold whole rows in
+# registers.
 TILES = {
     ("flash_forward", "narrow", 64): {227: Tile(128, 128, 8, 3), 99: Tile(128, 64, 4, 3)},
     ("flash_forward", "narrow", 128): {163: Tile(128, 64, 8, 3), 99: Tile(128, 64, 8, 2)},

@@ -23,7 +23,7 @@ def start(device: str) -> None:
 def reset() -> None:
     """Forget what this process has compiled, and make too many recompilations fail.
 
-    By default they would silently continue eagerly."""
+    By default PyTorch would only warn, and continue eagerly."""
     import torch._dynamo
 
     torch.compiler.reset()

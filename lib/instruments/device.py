@@ -21,13 +21,13 @@ from lib.timing import HostClock
 
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
 FLUSH_LEAST_BYTES = 256 * 2**20  # some GPUs' caches are larger than what they report as their second level
-FLUSH_TIMES = 4  # the size of the cache: less may leave lines of the case in a cache that does not evict the oldest
+FLUSH_TIMES = 4  # caches' sizes to read: with fewer, one that does not evict the oldest may keep lines of the case
 GPU_LEAST_S = 0.2  # of warming up and of sampling; Triton's do_bench and nvbench last as long or less
 MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com/pytorch/pytorch/pull/152199)
 
 
 class EventClock(HostClock):
-    """Record an event of the device at each mark; wait once, after the iteration."""
+    """Record an event of the device at each mark; wait only before and after the iteration."""
 
     def __init__(self, event: Callable, synchronize: Callable[[], None], now: Callable[[], int] = time.perf_counter_ns):
         super().__init__(now, synchronize, timing.BATCHED_NS, GPU_LEAST_S)

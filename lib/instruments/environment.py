@@ -51,7 +51,7 @@ def cores() -> int:
 
 def keep_quota() -> None:
     """Let PyTorch use no more threads than a container's quota has cores."""
-    # the system would stop further ones in turn
+    # with more, the quota of each period is used up early, and all threads wait for the next
     if torch.get_num_threads() > container.cores():
         torch.set_num_threads(cores())
 

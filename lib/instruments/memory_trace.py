@@ -90,7 +90,7 @@ def _alive_at_peak(training, history: History) -> pd.DataFrame:
     states_bytes = 0
     for state in training.optimizer.state.values():
         states_bytes += sum(value.nbytes for value in state.values())
-    # levels begin before the first event, so that of event i comes at i + 1
+    # levels[0] is before the first event, and levels[i + 1] after event i
     levels = history.levels()
     peak_event = levels.index(max(levels)) - 1
     allocations = _allocations(history)
@@ -160,8 +160,8 @@ def _innermost_module(model: nn.Module) -> Iterator[Callable[[], str]]:
 def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str, int]:
     """Return the bytes of each owner's tensors, and of `all` tensors.
 
-    Each storage counts once, for the first owner. A GPU's allocator counts all; on a CPU these are the tensors that
-    Python has made since the last `gc.freeze`, as at the start of a case."""
+    Each storage counts once, for the first owner. On a GPU the allocator counts `all`; on a CPU these are the owners'
+    tensors and those that Python has made since the last `gc.freeze`, as at the start of a case."""
     gc.collect()
     tensors_of = dict(owners)
     if device == "cpu":

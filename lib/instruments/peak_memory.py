@@ -71,8 +71,8 @@ class History(TorchDispatchMode):
     It sees every operation outside compiled graphs, and with it every storage; one that the iteration touches but did
     not create is in `bytes_before`. `events` are instants, in microseconds since the start, with the change in bytes.
     `marks` are the start and the ends of phases, each with its instant and the number of events before it.
-    Of an allocation, `phase` is the number of the mark that ends its phase, and `born` and `freed` are numbers of
-    events, infinity if it outlives the iteration; in a backward pass `module` is the node of its graph."""
+    Of an allocation, `phase` is the index of the mark that ends its phase, and `born` and `freed` are those of its
+    events; `freed` is infinity if it outlives the iteration. In a backward pass `module` is the node of its graph."""
 
     # PyTorch's own tracker (torch.distributed._tools.mem_tracker) has the kinds at the peak, but no times and no makers
 
@@ -118,6 +118,7 @@ class History(TorchDispatchMode):
         size = storage.nbytes()
         former = self.alive.get(key)
         if former is None:
+            # PyTorch keeps the Python object of a storage as long as the storage lives
             self.references[key] = weakref.ref(storage, lambda _: self._freed(key))
         elif former["bytes"] == size:
             return
@@ -170,5 +171,5 @@ def follow(iteration: Iteration, module_name: Callable[[], str] = lambda: "") ->
 
 def identity(storage: torch.UntypedStorage) -> int:
     """Return a number that no other storage has while this one lives."""
-    # Python's objects for one storage may differ, and data_ptr() is 0 for all empty ones
+    # data_ptr() would not do, since it is 0 for all empty storages
     return storage._cdata

@@ -57,7 +57,7 @@ def trace(run: Callable[[], None], count: int) -> list[dict]:
         with torch.profiler.profile(
             schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
             on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
-            acc_events=True,
+            acc_events=True,  # else PyTorch warns that it clears the events after a cycle, and here is but one
         ) as profiler:
             for _ in range(1 + count):
                 run()
@@ -214,7 +214,7 @@ def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str
     numbered = events[(events["category"] == "cpu_op") & events["number"].notna()]
     is_node = numbered["name"].str.startswith(NODE)
     operators = _inside(numbered[~is_node], windows)
-    # backward operators carry their node's number too: keep those of the phases in which the ranges are
+    # backward operators carry their node's number too: only operators of the phases in which the ranges are stay
     operators = operators[operators["phase"].isin(ranges["phase"])]
     # several operators can carry one number; only the last of them made the node
     makers = _inside(operators.drop_duplicates("number", keep="last"), spans, by="thread")

@@ -1,8 +1,9 @@
 """Compute what several devices need: memory, and batches that products bind.
 
-The batches are those of Austin et al. (2025), "How to Scale Your Model", part 5. In the formulas C is FLOPs a second,
-W bytes a second of a link, B tokens, D d_model, F d_ff, n ranks, X and Y the ranks of FSDP and of tensor parallelism,
-and M the number of mesh axes, each with its own links, that a kind of parallelism uses.
+Products bind where they take at least as long as the transfers beside them. The batches are those of Austin et al.
+(2025), "How to Scale Your Model", part 5. In the formulas C is FLOPs a second, W bytes a second of a link, B tokens, D
+d_model, F d_ff, n ranks, X and Y the ranks of FSDP and of tensor parallelism, and M the number of mesh axes, each with
+its own links, that a kind of parallelism uses.
 
 >>> data_parallel_tokens(flops=1e15, bandwidth=4e11)
 2500.0
@@ -75,7 +76,8 @@ class XXL:
     def least_world(cls, tokens: float, device_bytes: float) -> float:
         """Return the fewest devices that hold the states and `tokens` each; infinite if no number does.
 
-        The states and half of the activations are sharded; the other half is on every device."""
+        A device holds 1 / n of the states, and of the activations of `tokens` one half whole and 1 / n of the other
+        half, as the assignment counts them."""
         half_bytes = cls.token_bytes * tokens / 2
         if half_bytes >= device_bytes:
             return math.inf

@@ -31,8 +31,9 @@ class FullySharded(nn.Module):
     Layers are the children of `module`, and the items of children that only hold others, such as an `nn.ModuleList`. A
     layer is gathered before its forward and its backward pass, while the one before it computes, and freed after each:
     at most two are there. Its gradients are averaged and scattered after its backward pass. If layers compute in
-    another order than they are listed, the result is right, but fewer transfers overlap. Parameters of no layer, or of
-    several (tied weights), are there for the whole step. All ranks start with rank 0's weights and buffers.
+    another order than they are listed, the result is right, but fewer transfers overlap and more layers can be there.
+    Parameters of no layer, or of several (tied weights), are there for the whole step. All ranks start with rank 0's
+    weights and buffers.
 
     A parameter of two or more dimensions is sharded: `.data` is this rank's rows. Vectors, such as those of norms, are
     whole on every rank. After `finish_gradient_synchronization` every trained parameter has a `.grad` of the shape and
@@ -84,6 +85,7 @@ class FullySharded(nn.Module):
         if not torch.is_grad_enabled():
             self._free()
         for tensor in _differentiable(output):
+            # a proxy, as in `ddp`: the garbage collector cannot look into a hook
             tensor.register_hook(functools.partial(FullySharded._begin_backward, weakref.proxy(self)))
         return output
 

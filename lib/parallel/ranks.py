@@ -25,11 +25,11 @@ import torch.distributed as dist
 
 from lib.instruments import allocator, environment
 
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # what each backend moves the data of
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # the device whose tensors each backend moves
 BACKENDS = {device: backend for backend, device in DEVICES.items()}
 LOOPBACK = {"darwin": "lo0"}.get(sys.platform, "lo")  # the interface by which a machine reaches itself
 START_S = 120.0  # for all ranks to import torch and to join
-ANSWER_S = 60.0  # for all ranks to answer a call, unless it says how long; and that a rank waits for the others
+ANSWER_S = 60.0  # for all ranks to answer a call without `within_s`; also how long a rank waits for the others
 GRACE_S = 1.0  # to look for a rank that has ended, which explains why another one failed
 
 

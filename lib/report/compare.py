@@ -38,11 +38,11 @@ def comparisons(frame: pd.DataFrame, phase: str = "") -> pd.DataFrame:
 
 
 def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping | None]]) -> dict[str, Comparison]:
-    """Compare two cases by name that both ran in pairs with the same baseline.
+    """Compare, under each name, two cases that both ran in pairs with the same baseline.
 
-    Each is one case of one machine; the second is None if it is that baseline itself. Their ratio, the second's time
-    over the first's, is the quotient of their two ratios in each round. Names whose cases were not measured are left
-    out."""
+    Each is one case of one machine, told by its values; the second is None if it is that baseline itself. Their ratio,
+    the second's time over the first's, is the quotient of their two ratios in each round. Names whose cases were not
+    measured are left out."""
     measured = {}
     for name, (case, other) in cases.items():
         with contextlib.suppress(NotMeasured):
@@ -84,4 +84,5 @@ def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) 
     if len(logs) < ENOUGH_ROUNDS:
         # few processes that timed one after the other decide nothing
         return Comparison(Interval(math.exp(logs.mean()), math.nan, math.nan, len(logs)), UNCLEAR)
-    return judged([Measured(tuple(logs), len(logs))])[0]
+    # there are no pairs, and their number matters for a single process alone
+    return judged([Measured(tuple(logs), n=0)])[0]

@@ -23,5 +23,6 @@ def beside(own: pd.DataFrame, theirs: pd.DataFrame, on: Sequence[str], metric: s
     ours = own[[*on, metric]].dropna(subset=[metric]).rename(columns={metric: "here"})
     hardware = theirs["hardware"] if "hardware" in theirs else pd.Series("hardware not stated", theirs.index)
     theirs = theirs.assign(whose=theirs["source"] + ", " + hardware.fillna("hardware not stated"))
+    # a source tells a case once, so that the first is the only one
     wide = theirs.pivot_table(index=list(on), columns="whose", values=metric, aggfunc="first").reset_index()
     return ours.merge(wide, on=list(on)).rename_axis(columns=None)

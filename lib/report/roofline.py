@@ -1,9 +1,9 @@
 """Compute the shortest time that the measured ceilings allow.
 
-It stands beside every time in the report. The roofline bounds a rate by the best rate of products and by the best rate
-of memory (Williams, Waterman and Patterson 2009). Both are the best that any library and operation was seen to reach on
-this machine, so that no code beats them but by a cache or by noise. The time of a step's own products is another
-number: what its shapes reach by themselves.
+It stands beside the times of steps, attention, AdamW and kernels in the report. The roofline bounds a rate by the best
+rate of products and by the best rate of memory (Williams, Waterman and Patterson 2009). Both are the best that any
+library and operation was seen to reach on this machine, so that no code beats them but by a cache or by noise. The time
+of a step's own products is another number: what its shapes reach by themselves.
 """
 
 import math
@@ -75,32 +75,32 @@ def of_records(frame: pd.DataFrame) -> Ceilings:
     own: dict[tuple[str, int, int], list[Interval]] = {}
     memory = []
     call_us = None
-    for values, cases in tidy.cases(frame):
+    for values, of_case in tidy.cases(frame):
         operation = values["operation"]
         precision = values["precision"]
         if operation in PRODUCTS:
-            flops = cases["flops"].iloc[0]
-            rates = [_rate(cases, "total_ms", flops)]
+            flops = of_case["flops"].iloc[0]
+            rates = [_rate(of_case, "total_ms", flops)]
             if operation == "products":
                 own.setdefault((precision, values["columns"], values["rows"]), []).extend(rates)
             # of a weight's three products, one may be faster than all
             for metric in PRODUCT_PHASES:
-                if tidy.rounds(cases, metric):
-                    rates.append(_rate(cases, metric, flops / 3))
+                if tidy.rounds(of_case, metric):
+                    rates.append(_rate(of_case, metric, flops / 3))
             products.setdefault(precision, []).extend(rates)
         if operation in MOVING and values["rows"] * values["columns"] == largest_elements:
-            memory.append(_rate(cases, "total_ms", cases["moved_bytes"].iloc[0]))
+            memory.append(_rate(of_case, "total_ms", of_case["moved_bytes"].iloc[0]))
         if operation == "call":
-            call_us = _rate(cases, "total_ms", cases["calls"].iloc[0]).inverse.scaled(1e6)
+            call_us = _rate(of_case, "total_ms", of_case["calls"].iloc[0]).inverse.scaled(1e6)
     if not products or not memory:
         raise NotMeasured("the ceilings of products and of memory")
     best_products = {precision: _largest(rates) for precision, rates in products.items()}
     return Ceilings(best_products, _largest(memory), {key: _largest(rates) for key, rates in own.items()}, call_us)
 
 
-def _rate(cases: pd.DataFrame, metric: str, amount: float) -> Interval:
-    """Return an amount of FLOPs, bytes or calls a second, from times in ms."""
-    return intervals.median(tidy.rounds(cases, metric)).inverse.scaled(1e3 * amount)
+def _rate(of_case: pd.DataFrame, metric: str, amount: float) -> Interval:
+    """Return an amount of FLOPs, bytes or calls a second, from the times of one case in ms."""
+    return intervals.median(tidy.rounds(of_case, metric)).inverse.scaled(1e3 * amount)
 
 
 def _largest(values: Sequence[Interval]) -> Interval:

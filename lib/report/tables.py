@@ -96,7 +96,7 @@ def _kind(cells: pd.Series) -> str:
 
 
 def _html_cell(value: object, kind: str) -> str:
-    """Return a cell as HTML, a value over its range."""
+    """Return a cell as HTML; the style sheet shows its range below the value."""
     text = html.escape(_text(value))
     match = RANGE.match(text)
     if match and isinstance(value, Interval | Comparison):

@@ -64,9 +64,9 @@ def only(frame: pd.DataFrame, **values) -> pd.DataFrame:
 
 
 def prefer(frame: pd.DataFrame, **values) -> pd.DataFrame:
-    """Return the rows with these values.
+    """Return the rows with these values, narrowed down field by field.
 
-    Where none of those left has a value, that of the first row takes its place, field by field."""
+    If no row left has the value of a field, the value of the first of them is taken instead."""
     for name, value in values.items():
         if len(frame) and value not in list(frame[name]):
             value = frame[name].iloc[0]

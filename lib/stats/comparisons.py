@@ -29,7 +29,7 @@ FASTER = "faster"
 SLOWER = "slower"
 SAME = "same"
 UNCLEAR = "unclear"
-EFFICIENCY = 3 / math.pi  # of the signed rank test relative to the t test, under normal noise
+EFFICIENCY = 3 / math.pi  # of the Hodges-Lehmann estimate relative to the mean, under normal noise
 LEAST_ERROR = 1e-12  # of a logarithm, where all processes agree
 
 
@@ -83,9 +83,9 @@ class Comparison:
 
 
 def _uncertainty(ratio: Interval) -> float:
-    """Return the uncertainty to format a ratio by, with which, if possible, no end reads 1.0.
+    """Return the uncertainty by which a ratio is formatted: its reach, or less where an end would read 1.0.
 
-    Nor does a ratio that is more than 3% from one."""
+    It is less, too, where a ratio more than 3% from one would read 1.0, and at least a tenth of the reach."""
     if not ratio.known:
         return 0.01
     nearest = min(abs(ratio.low - 1), abs(ratio.high - 1))

@@ -19,9 +19,10 @@ def moderated(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, 
     """Return the moderated variance of each comparison, and its degrees of freedom.
 
     A comparison of one process, with no degrees of freedom of its own, has those of the prior. An outlying one takes
-    only part of them: the probability that it is no outlier. The prior's are the least within one standard error of the
-    likeliest, so that a small table does not claim too much. Returns None for fewer than three positive variances."""
-    positive = variances > 0  # of equal values there is no logarithm
+    only a share of them: the probability that it is no outlier. The prior has the fewest degrees of freedom within one
+    standard error of the likeliest, so that a small table does not claim too much. Returns None for fewer than three
+    positive variances."""
+    positive = variances > 0  # that of equal values, or of one process, is 0 and has no logarithm
     if positive.sum() < FEWEST:
         return None
     belonging = np.ones(len(variances))
@@ -43,7 +44,7 @@ def _belonging(tail: float, others: np.ndarray) -> float:
     It compares `tail`, how rare so large a variance is under the prior, with how rare the one of its rank should be if
     none were outlying (Phipson et al.). A larger variance never has a larger probability."""
     rarer = np.append(np.sort(others[others <= tail]), tail)
-    # of n equally likely tails, number k is expected at (k - 1/2) / (n - 1/2), which is one for the last
+    # of n tails spread evenly from 0 to 1, number k is taken to lie at (k - 1/2) / (n - 1/2), the last at 1
     expected = (np.arange(len(rarer)) + 0.5) / (len(others) + 0.5)
     # the maximum over all rarer tails keeps it falling with the variance
     return min(1.0, float(np.max(rarer / expected)))

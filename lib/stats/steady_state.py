@@ -9,7 +9,7 @@ from scipy import stats
 FEWEST = 10  # iterations of a steady series; fewer cannot be tested for a drift
 DRIFT_LEVEL = 0.03  # the p at which a drift counts
 LEAST_DRIFT = 0.03  # its least size, relative to the median
-SLOWEST_QUIET = 1.1  # median of a quiet machine's noise probe over the best seen
+SLOWEST_QUIET = 1.1  # the median of a quiet machine's noise probe over that of its good moments
 WIDEST_QUIET = 0.1  # its interquartile range over its median
 
 
@@ -47,6 +47,6 @@ def drifts(values: np.ndarray) -> bool:
 
 
 def quiet(probe: Sequence[float], best: float) -> bool:
-    """Tell if a noise probe was neither slow beside the `best` median nor unsteady."""
+    """Tell if a noise probe was neither slow beside the median `best` of good moments nor unsteady."""
     low, middle, high = statistics.quantiles(probe, n=4)
     return middle <= SLOWEST_QUIET * best and high - low <= WIDEST_QUIET * middle
