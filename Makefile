@@ -26,13 +26,13 @@ export PYTHONUNBUFFERED := 1
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-report: .venv/ready ## Measure this machine for about a quarter of an hour and write reports/report.html; ROUNDS=5 narrows, BUDGET=seconds ends
+report: .venv/ready ## Measure this machine for about a quarter of an hour and write reports/report.html; ROUNDS=5 narrows its intervals, BUDGET=seconds ends it early
 	@$(PY) -m lib.sweep report $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; $(PY) -m lib.report && exit $$ended
 
 test: .venv/dev .venv/cluster .venv/peers .venv/triton .venv/browser ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist worksteal
 
-torture: .venv/dev .venv/cluster ## Kill kernels and sweeps, fill the disk, damage files; print how many faults were injected and lost
+torture: .venv/dev .venv/cluster ## Kill kernels and sweeps, fill the disk, damage files; print how many faults were injected, and after how many something was lost
 	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture -n 2 --dist worksteal
 
 sweep: .venv/ready ## Run SWEEP=quick, cpu, gpu, ...; ROUNDS=n, BUDGET=seconds, SHARD=k/n, ADDRESS=host:port, RETRY=1, STALE=1, DRY=1
@@ -70,7 +70,7 @@ clean: ## Remove the report and the executed notebooks; the records and .venv st
 .venv/dev: .venv/ready
 	@$(INSTALL) '.[dev]' && touch $@
 
-# Ray, for a cluster on this machine in the tests, if it supports this Python.
+# Ray, for sweeps on several boxes and for a cluster on this machine in the tests, if it supports this Python.
 .venv/cluster: .venv/ready
 	@$(INSTALL) '.[cluster]' && touch $@ || echo "Ray cannot be installed here; the tests that need it are skipped"
 

@@ -47,8 +47,8 @@ def target() -> Path:
 def render(machines: Sequence[str]) -> dict[str, str]:
     """Execute every chapter about the first of the machines, and write the page.
 
-    The others' values stand beside its own. Returns the chapters that failed, each with its reason, which the page
-    tells, too."""
+    A chapter ends in a table of the cases that others have measured, too. Returns the chapters that failed, each with
+    its reason, which the page tells, too."""
     chapters, failed = execute(machines)
     exporter = HTMLExporter(template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
     exporter.register_filter("markdown2html", _to_html)
@@ -163,8 +163,11 @@ def _outputs(output: NotebookNode) -> list[NotebookNode]:
         return [_line(text) for text in re.findall("Warning: (.*)", output.text)]
     if output.output_type == "error" and output.ename == execution.NOT_MEASURED:
         return [_line(output.evalue)]
-    # the head of the chapter tells of another error, and an empty table displays nothing
-    if output.output_type == "error" or not any(output.get("data", {"stdout": True}).values()):
+    # the head of the chapter tells of another error
+    if output.output_type == "error":
+        return []
+    # an empty table and an answer that is not shown have data without a text
+    if "data" in output and not any(output.data.values()):
         return []
     return [output]
 
@@ -259,6 +262,7 @@ def facts(machine: str) -> dict[str, object]:
         "hardware": ", ".join(measured["hardware"].unique()),
         "parts": " · ".join(parts),
         "measured": " to ".join(ends),
+        # `.str` also looks up a key of each dict
         "torch": ", ".join(measured["environment"].str["torch"].unique()),
         "commit": ", ".join(measured["environment"].str["commit"].unique()),
         "warnings": warnings,

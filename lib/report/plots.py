@@ -39,7 +39,7 @@ DASHES = {"": "-", "dashed": (0, (4, 1.5)), "dotted": (0, (1, 1.2)), "dashdot": 
 STACK = ("sky", "blue", "orange", "green", "purple", "vermilion", "yellow", "grey")  # of the parts of a bar
 
 WIDTH = 5.0  # inches; the page scales a figure to the width of its column
-FONT = 10  # points, of all text: 9 pixels where a phone shows a figure 350 pixels wide
+FONT = 10  # points, of all text: almost 10 pixels where a phone shows a figure 350 pixels wide
 ROW = 0.28  # inches of height that one bar takes
 STYLE = {
     "axes.edgecolor": QUIET, "axes.facecolor": "none", "axes.labelsize": FONT, "axes.linewidth": 0.7,
@@ -183,8 +183,10 @@ def svg(figure: Figure, alt: str) -> str:
 
     Text stays text. Ids are digests of what they name, so that figures may share some."""
     file = io.StringIO()
+    # entries that are None are left out: a date would make the same figure differ each time
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with mpl.rc_context(STYLE):
-        figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        figure.savefig(file, format="svg", metadata=metadata)
     text = file.getvalue()
     text = re.sub(r' (width|height)="[^"]*"', "", text[text.index("<svg") :], count=2)
     # indentation, and names of parts such as `line2d_1`, would be a tenth of the page
@@ -258,6 +260,7 @@ def _round_ticks(axis: Axis) -> None:
 
 def _name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
     """Name each line at its end in its colour; names that would overlap move."""
+    # axes get their final size when they are drawn
     axes.figure.draw_without_rendering()
     heights = []
     for x, y, name, hue in ends:

@@ -135,6 +135,18 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
     return pd.DataFrame(rows)
 
 
+def by_machine(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return the cases that several machines have measured, with a column for each machine.
+
+    `table` is one of `medians` or of `compare.comparisons`; `column` is told of each machine. It is empty for one
+    machine. The first column tells the fields of a case, but for the device, which differs between machines."""
+    fields = list(table.columns[: table.columns.get_loc("machine")].drop("device", errors="ignore"))
+    wide = table.set_index([*fields, "machine"])[column].unstack(sort=False).dropna(thresh=2)
+    names = [", ".join(map(str, case)) for case in wide.index.to_frame().itertuples(index=False)]
+    wide.insert(0, ", ".join(fields).replace("_", " "), names)
+    return wide.reset_index(drop=True).rename_axis(columns=None)
+
+
 def inner(record: Mapping, name: str) -> pd.DataFrame:
     """Return a table that one record holds, such as `kernels`."""
     table = record.get(name)

@@ -58,7 +58,8 @@ def sweep(options: argparse.Namespace) -> int:
         supervisor = Supervisor(boxes, ledger, shown, deadline, received)
         try:
             supervisor.run(planned.first)
-            if not any(map(ledger.left, planned.first)):
+            # also if one could not begin, which its line has told
+            if not received and time.time() <= deadline:
                 shown.ends_first()
             supervisor.run(planned.jobs)
         finally:

@@ -61,7 +61,7 @@ class Plan:
 def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
     """Plan a shard: a kernel for each tier, round, experiment, device and value of a `fresh` axis.
 
-    With several slots, the cases of a kernel are dealt to one kernel a slot, unless they need the whole machine."""
+    With several slots, each of these kernels is split into one a slot, unless its cases need the whole machine."""
     plan = Plan()
     order = list(dict.fromkeys(block.experiment for block in blocks))
     entries_of_kernel = {}
@@ -112,7 +112,9 @@ def _jobs(experiment: str, round: int, device: str, entries: list[Entry], slots:
 
 
 def _size(entry: Entry) -> float:
-    """Return the product of a case's numbers, to find the smallest of a block."""
+    """Return the product of a case's numbers, to find the smallest of a block.
+
+    Those below 1 count as 1, since a 0, which may stand for a default, would make any case the smallest."""
     numbers = [value for value in entry.case.values() if type(value) in (int, float)]
     return math.prod(max(1, number) for number in numbers)
 

@@ -93,7 +93,7 @@ class Progress:
         if not self.measured_seconds:
             # kernels must start too, and the smallest cases came first
             return f"at least {left_seconds / self.slots / 60:.0f} min left"
-        # the sweep has taken so much longer than its cases, or less long where slots measure side by side
+        # by the time that has passed for each second of a case: the starts of kernels add to it, and slots divide it
         left_seconds *= (time.time() - self.started) / self.measured_seconds
         end = datetime.fromtimestamp(time.time() + left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"
@@ -120,7 +120,7 @@ class Progress:
 
 
 def counted(counts: Counter[str]) -> str:
-    """Return the morning line: 412 ok, 9 oom, 2 failed, 0 left."""
+    """Return the line in which a sweep ends: 412 ok, 9 oom, 2 failed, 0 left; skipped rounds are not in it."""
     words = [f"{counts[status]} {status}" for status in records.STATUSES if counts[status] or status == "ok"]
     return ", ".join([*words, f"{counts['left']} left"])
 

@@ -153,6 +153,7 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place)
         # the notebook is written a last time after its kernel has ended
         concurrent.futures.wait([executing], 10)
     if seen.timed_out:
+        # to start or to end; `measured` says it of a case
         seen.reason = f"took longer than {START_S} s"
     elif executing.done():
         seen.reason = _why(executing)

@@ -21,7 +21,7 @@ class Options:
 
     A case is sampled about `seconds` in each of `rounds` processes and may take `timeout` seconds. Lower tiers come
     first. Every value of a `fresh` axis has kernels of its own. `needs` leaves cases out: `cuda` those for other
-    devices; `bf16` those in bf16 where the processor emulates it; `emulated_bf16` all but those on a CPU that does."""
+    devices; `bf16` those in bf16 where the processor emulates it; `emulated_bf16` those that are not on such a CPU."""
 
     rounds: int = field(default=3, metadata={"most": 1000})
     seconds: float = 0.4

@@ -153,6 +153,15 @@ def test_a_record_is_noisy_if_the_probe_was_slow_for_its_machine_or_unsteady():
     assert tidy.noisy(frame).tolist() == [False] * 4 + [True, True, False] + [False, False, True]
 
 
+def test_cases_that_several_machines_have_stand_side_by_side(frame):
+    both = tidy.by_machine(tidy.medians(frame, ["total_ms"]), "total_ms")
+    assert both.columns.tolist() == ["variant, num params", "test-1c", "other"]
+    (row,) = both.to_dict("records")
+    assert row["variant, num params"] == "fused, 8"
+    assert (row["test-1c"].value, row["other"].value) == (pytest.approx(2.0, rel=0.05), pytest.approx(9.0, rel=0.05))
+    assert tidy.by_machine(tidy.medians(tidy.told(frame), ["total_ms"]), "total_ms").empty
+
+
 def test_one_quick_probe_does_not_make_the_others_noisy(frame):
     assert not tidy.noisy(by_hand.frame(*probed([0.8] + [1.0] * 19))).any()
     assert not tidy.noisy(frame).any()
