@@ -108,6 +108,19 @@ def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
     return intervals.median(samples)
 
 
+def in_pairs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the records with the times of their pairs, where they have some, in place of those taken alone.
+
+    Milliseconds beside a ratio of pairs are then of the same runs."""
+    frame = frame.copy()
+    for name in frame.filter(regex="^paired_.*ms$"):
+        alone = name.removeprefix("paired_")
+        if alone == "ms":
+            alone = "total_ms"
+        frame[alone] = frame[name].where(frame[name].notna(), frame.get(alone))
+    return frame
+
+
 def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = ()) -> pd.DataFrame:
     """Return one row a case and machine, with the medians of its metrics.
 
@@ -141,7 +154,8 @@ def by_machine(table: pd.DataFrame, column: str) -> pd.DataFrame:
     `table` is one of `medians` or of `compare.comparisons`; `column` is told of each machine. It is empty for one
     machine. The first column tells the fields of a case, but for the device, which differs between machines."""
     fields = list(table.columns[: table.columns.get_loc("machine")].drop("device", errors="ignore"))
-    wide = table.set_index([*fields, "machine"])[column].unstack(sort=False).dropna(thresh=2)
+    wide = table.pivot_table(index=fields, columns="machine", values=column, aggfunc="first", sort=False)
+    wide = wide.dropna(thresh=2)
     names = [", ".join(map(str, case)) for case in wide.index.to_frame().itertuples(index=False)]
     wide.insert(0, ", ".join(fields).replace("_", " "), names)
     return wide.reset_index(drop=True).rename_axis(columns=None)
