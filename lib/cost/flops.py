@@ -67,7 +67,7 @@ def width(precision: str) -> int:
 
 
 def forward_flops(shape: Shape) -> int:
-    """Return the FLOPs of a forward pass's products (Kaplan et al. 2020, 2.1)."""
+    """Return the FLOPs of a forward pass's products (Chowdhery et al. 2022, appendix B)."""
     attention = attention_flops(shape.batch_size, shape.context_length, shape.d_model)
     return 2 * shape.matrix_parameters * shape.tokens + shape.num_layers * attention
 

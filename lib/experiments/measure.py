@@ -97,8 +97,8 @@ def _run_plan(experiment: str, plan_file: Path) -> pd.DataFrame:
 def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool = False) -> dict:
     """Measure a case and return its record; so many `slots` divide the free memory.
 
-    Running out of memory gives a record with the status `oom`, which has the `reason`, what `ran_out`, if the process
-    was `fresh`, and the `limit_bytes` where there was a limit. Another error gives a record with the status `failed`
+    Running out of memory gives a record with the status `oom`. It tells the `reason`, what `ran_out`, whether the
+    process was `fresh`, and the `limit_bytes` where there was a limit. Another error gives a record with the status `failed`
     and the `reason`; where it `raises`, the error itself."""
     allocator.use(getattr(case, "allocator", "keeps"))
     environment.keep_quota()

@@ -107,6 +107,7 @@ class Shards(Replica):
         self.autocast = contextlib.nullcontext()
         # autocast would compute the loss in fp32, too
         self.network.register_forward_hook(lambda module, inputs, logits: logits.float())
+        # PyTorch's `fully_shard` has replaced the parameters
         self.first = self.module.get_parameter(FIRST)
         self.optimizer = adam.AdamW(self.network.parameters(), self.case.optimizer)
 

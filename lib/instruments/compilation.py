@@ -31,7 +31,7 @@ def reset() -> None:
 
 
 def name_kernels() -> None:
-    """Make compiled CPU kernels report their names to a profiler."""
+    """Make compiled CPU kernels report their names to a profiler, except on macOS."""
     import torch._inductor.config
 
     torch._inductor.config.cpp.enable_kernel_profile = True

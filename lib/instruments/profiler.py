@@ -214,7 +214,7 @@ def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str
     numbered = events[(events["category"] == "cpu_op") & events["number"].notna()]
     is_node = numbered["name"].str.startswith(NODE)
     operators = _inside(numbered[~is_node], windows)
-    # backward operators carry their node's number too: only operators of the phases in which the ranges are stay
+    # backward operators carry their node's number too, so only operators of phases with a range are kept
     operators = operators[operators["phase"].isin(ranges["phase"])]
     # several operators can carry one number; only the last of them made the node
     makers = _inside(operators.drop_duplicates("number", keep="last"), spans, by="thread")

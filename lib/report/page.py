@@ -251,6 +251,7 @@ def facts(machine: str) -> dict[str, object]:
     if noisy:
         probed = measured["noise_probe_ms"].count()
         warnings.append(f"The noise probe was slow or unsteady beside {noisy:,} of {probed:,} records.")
+    # all records are of one machine, and one of them stands for all
     around = measured["environment"].iloc[-1]
     parts = list(around.get("instruction_sets", []))
     if "l3_mib" in around:
