@@ -98,8 +98,8 @@ def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool
     """Measure a case and return its record; so many `slots` divide the free memory.
 
     Running out of memory gives a record with the status `oom`. It tells the `reason`, what `ran_out`, whether the
-    process was `fresh`, and the `limit_bytes` where there was a limit. Another error gives a record with the status `failed`
-    and the `reason`; where it `raises`, the error itself."""
+    process was `fresh`, and the `limit_bytes` where there was a limit. Another error gives a record with the status
+    `failed` and the `reason`; where it `raises`, the error itself."""
     allocator.use(getattr(case, "allocator", "keeps"))
     environment.keep_quota()
     gc.collect()
