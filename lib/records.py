@@ -225,8 +225,8 @@ def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
 def digest(experiment: str) -> str:
     """Digest the code that measures an experiment, in 16 hexadecimal digits.
 
-    It covers the modules that the experiment's file and `measure` reach by imports but for `UNWATCHED`, without
-    comments and docstrings, and the baseline in the catalogue. A record of another digest is stale."""
+    It covers the baseline in the catalogue, and the modules that the experiment's file and `measure` reach by imports
+    but for `UNWATCHED`, without their comments and docstrings. A record of another digest is stale."""
     parts = [repr(catalog.CATALOG[experiment].baseline)]
     for module, file in modules(experiment).items():
         parts.append(f"{module} {_plain(ast.parse(Path(file).read_text()))}")

@@ -111,7 +111,7 @@ class Attention(Case):
 
 def attention_unavailable(case: Case, variant: str, d_head: int) -> str | None:
     """Return why this machine cannot run a case with a variant of attention, or None."""
-    # its kernels do not go through torch.compile, so `compiles` is False
+    # Triton needs a compiler as well, and `compiles` tells only of torch.compile
     missing = environment.compiler_missing(case.device) if variant == "triton" else None
     capability = device.on(case.device).capability()
     missing = missing or attention.unavailable(variant, case.device, d_head, case.precision, capability)

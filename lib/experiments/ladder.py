@@ -94,7 +94,7 @@ class Ladder(Case):
 
     @property
     def graphs(self) -> bool:
-        """Return True if CUDA graphs replay the step."""
+        """Return True if CUDA graphs replay the model's forward and backward pass."""
         return self.whole_mode not in (None, "default")
 
     @property

@@ -6,8 +6,8 @@ without a visible score are not loaded, except beside rows beyond the last query
 the end crosses are masked.
 
 Shapes in names: T queries of a tile, S keys of a tile, D head size padded to a power of two (HEAD and WIDE). Exponents
-have base 2; SCALE turns a product q . k into one, so SCALE * LN_2 is 1 / sqrt(HEAD), the scale of the scores. The
-log-sum-exp in memory is natural. Import this only where Triton is.
+have base 2: a product q . k times SCALE is such an exponent, so SCALE * LN_2 is 1 / sqrt(HEAD), the scale of the
+scores. The log-sum-exp in memory is natural. Import this only where Triton is.
 """
 
 import triton

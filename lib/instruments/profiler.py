@@ -96,7 +96,7 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
 def table(trace_events: list[dict]) -> pd.DataFrame:
     """Tabulate events with a duration in the order of their starts.
 
-    Of two that start together, the longer comes first."""
+    Of two that start together, the longer comes first: it called the other."""
     rows = []
     for event in trace_events:
         if event.get("ph") == "X":

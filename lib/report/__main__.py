@@ -145,7 +145,7 @@ def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Pat
         f"{facts['parts']} · Measured {facts['measured']} · PyTorch {facts['torch']} · commit {facts['commit']}",
     ]
     notebook.cells.insert(0, new_markdown_cell("\n\n".join([*head, *facts["warnings"], "\n".join(contents)])))
-    kinds = ["text/markdown", "image/png", "text/plain"]
+    kinds = ["text/markdown", "text/plain"]
     exporter = MarkdownExporter(exclude_input=True, config=Config(NbConvertBase={"display_data_priority": kinds}))
     return re.sub(r"\n{3,}", "\n\n", exporter.from_notebook_node(notebook)[0])
 

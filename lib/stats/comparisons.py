@@ -86,7 +86,7 @@ def _uncertainty(ratio: Interval) -> float:
     """Return the uncertainty by which a ratio is formatted: its reach, or less where an end would read 1.0.
 
     It is less, too, where a ratio more than 3% from one would read 1.0, and at least a tenth of the reach."""
-    # that of one pair alone has no interval, and gets two decimals
+    # a single pair may have no interval: two decimals, or two digits
     if not ratio.known:
         return 0.01
     nearest = min(abs(ratio.low - 1), abs(ratio.high - 1))

@@ -129,7 +129,7 @@ def order_statistics(samples: Sequence[float]) -> tuple[float, float]:
     rank, part = _rank(len(ordered))
     if rank < 1:
         return math.nan, math.nan
-    # not as a weighted mean, which of equal samples could differ from them by rounding
+    # a weighted mean of two equal samples could differ from them by rounding, and this sum cannot
     low = ordered[rank - 1] + part * (ordered[rank] - ordered[rank - 1])
     high = ordered[-rank] - part * (ordered[-rank] - ordered[-rank - 1])
     return float(low), float(high)

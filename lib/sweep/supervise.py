@@ -143,5 +143,6 @@ class Supervisor:
             self.losses[file] += 1
             if self.losses[file] == LOSSES:
                 reason = f"{LOSSES} workers were lost with it in hand: {reason}"
+                # nobody knows when it began on the lost worker, so its record took no time
                 self._take(slot, run.ended_badly(job, left[0], "crashed", reason, time.time()))
         self.waiting.appendleft(job)
