@@ -89,7 +89,7 @@ def execute(
     It ends with the first cell tagged `until`, with the last cell if there is none. A kernel that does not run yet is
     started, with these environment `variables`, and its process writes to `log`. It runs on afterwards. After
     NotMeasured the notebook goes on. Raises NotebookFailed after another error, or if the last cell is never reached,
-    and nbclient's DeadKernelError when the kernel dies; the output is written."""
+    and, with nothing written, nbclient's DeadKernelError when the kernel dies."""
     notebook = nbformat.read(source, as_version=4)
     for position, cell in enumerate(notebook.cells):
         if until in cell.metadata.get("tags", []):

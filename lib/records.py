@@ -24,8 +24,8 @@ from lib.paths import REFERENCE, ROOT
 SCHEMA = 2
 STATUSES = ("ok", "oom", "timeout", "crashed", "failed")
 COLUMNS = ("experiment", "machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "stale")
-BY_HAND = 0  # the round of what someone measures in JupyterLab; no report shows it
-NOT_BY_HAND = "*.r[1-9]*.json"  # the files of all other rounds
+# the files of all rounds but 0, which is for what someone measures in JupyterLab, and which no report shows
+NOT_BY_HAND = "*.r[1-9]*.json"
 
 # What only stores, shows or starts a measurement cannot change it, so changing it makes no record stale.
 UNWATCHED = (
@@ -65,7 +65,7 @@ def name(case: Mapping) -> str:
 
 
 def path(machine: str, experiment: str, case: Mapping, round: int) -> Path:
-    """Return the only file in which a record of this case and round is kept."""
+    """Return the only file into which a record of this case and round is saved."""
     return paths.results() / machine / experiment / f"{name(case)}.r{round}.json"
 
 
@@ -187,7 +187,7 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
     Columns: the fields of the case, each metric under its own name (a number, a text, a list of samples, or a dict of
     columns), and `COLUMNS`. A record of other code than today's has `stale` set. Without a `machine` it is the latest
     one measured here, else the first of the reference. `attrs["machine"]` is the first one's name. Raises ValueError
-    for a machine that has no records at all, and NotMeasured if none has."""
+    for a machine that has no records, and without a `machine` NotMeasured if none has any."""
     known = machines()
     if not machine and not known:
         raise NotMeasured("anything, on any machine")

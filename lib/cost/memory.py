@@ -121,10 +121,10 @@ class _Step:
             # by all layers but the last; with checkpointing, about the inputs of groups
             before = self.kept_by_layers - self.kept_by_layers // self.shape.num_layers
             kept_at_loss = self.kept
-        # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values
+        # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values. With a
+        # graph also the norm's quotient and autocast's copies, left out here and below: there are few of them
         attention = 2 * self.stream + 5 * self.inner + self.attention_forward
-        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product.
-        # With a graph the layer has kept more, which is left out, since then the loss is higher than this.
+        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product
         swiglu = 3 * self.stream + 3 * self.wide
         # the head's output, and autocast's copy in fp32
         output = (self.number_bytes + 4 * self.casts) * self.shape.tokens * self.shape.vocab_size

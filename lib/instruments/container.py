@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
-# files of a group's limit and use in versions 2 and 1, and the name of its file cache in memory.stat
+# files of a group's limit and use in versions 2 and 1, and the name of its idle file cache in memory.stat
 MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -30,7 +30,7 @@ def memory_bytes() -> tuple[int | float, int | float]:
             # without a limit, it is `max` or missing
             if limit.isdigit() and used.isdigit():
                 statistics = dict(line.split() for line in _read(group / "memory.stat").splitlines())
-                # the kernel gives up its cache of files when a program needs the memory
+                # the kernel gives up cached files that were not read lately when a program needs the memory
                 left = int(limit) - int(used) + int(statistics.get(cache_name, 0))
                 least_limit = min(least_limit, int(limit))
                 least_left = min(least_left, left)

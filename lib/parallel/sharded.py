@@ -39,7 +39,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._elements[owner] += param.numel()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update all parameters, and return what `closure` returns, called first."""
+        """Call `closure`, if given, then update all parameters; return what it returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

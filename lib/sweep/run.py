@@ -1,7 +1,7 @@
 """Measure a job in as many kernels as it takes; tell of each record at once.
 
-A slot of this machine and a worker of Ray both run `measured`. A record alone proves that a case was measured: the
-executed notebook of a killed kernel looks complete, and so does one whose cell called sys.exit.
+A slot of this machine and a worker of Ray both run `measured`. A record alone proves that a case was measured: a killed
+kernel leaves no executed notebook, and one whose cell called sys.exit looks complete.
 """
 
 import concurrent.futures
@@ -150,7 +150,7 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place)
         yield from _watch(seen, job, batch, folder / NOTE, executing)
     finally:
         _kill(folder)
-        # the notebook is written a last time after its kernel has ended
+        # the thread ends soon after its kernel
         concurrent.futures.wait([executing], 10)
     if seen.timed_out:
         # to start or to end; `measured` says it of a case
