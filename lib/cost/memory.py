@@ -118,7 +118,7 @@ class _Step:
         before = 0
         kept_at_loss = self.logits  # the log-probabilities
         if graph:
-            # by all layers but the last; with checkpointing, about the inputs of groups
+            # what all layers but the last keep; with checkpointing nearly the inputs of all groups
             before = self.kept_by_layers - self.kept_by_layers // self.shape.num_layers
             kept_at_loss = self.kept
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values. With a

@@ -142,7 +142,7 @@ class Cuda(Cpu):
             "gpu_memory_mib": properties.total_memory // 2**20,
             "cuda": torch.version.cuda,
         }
-        # neither is noted without the driver's package
+        # the driver's version and the power limit need the package nvidia-ml-py and a driver
         with contextlib.suppress(Exception):
             nvml = _nvml()
             facts["driver"] = nvml.nvmlSystemGetDriverVersion()

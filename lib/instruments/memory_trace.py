@@ -161,7 +161,7 @@ def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str,
     """Return the bytes of each owner's tensors, and of `all` tensors.
 
     Each storage counts once, for the first owner. On a GPU the allocator counts `all`; on a CPU these are the owners'
-    tensors and those that Python has made since the last `gc.freeze`, as at the start of a case."""
+    tensors and those that Python has made since the last `gc.freeze`, which runs when a case starts."""
     gc.collect()
     tensors_of = dict(owners)
     if device == "cpu":

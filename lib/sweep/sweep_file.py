@@ -67,8 +67,8 @@ def _parse_yaml(file: Path) -> object:
         raise ValueError(f"file: got {size_bytes:,} bytes, expected at most {LARGEST_FILE:,}")
     try:
         return YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
-    # ruamel raises ValueError or LookupError for a tag that its value does not fit
-    except (OSError, YAMLError, ValueError, LookupError, RecursionError) as error:
+    # ruamel raises one of the last four for a tag or an escape that its value does not fit, or for deep nesting
+    except (OSError, YAMLError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise ValueError(f"file: expected YAML: {' '.join(str(error).split())}") from None
 
 

@@ -58,6 +58,7 @@ BAD = {
     "cheap: {number: &a [1, *a]}": "cheap.number: got",
     "[" * 5000: "file: expected YAML",
     "cheap: {number: !!int ''}": "file: expected YAML: string index",
+    'cheap: "\\UFFFFFFFF"': "file: expected YAML",
     b"\xff\xfe": "file: expected YAML: 'utf-8' codec",
     "cheap: {number: 1}\n" + "#" * 40_000: r"file: got 40,019 bytes, expected at most 32,768",
 }
