@@ -5,7 +5,8 @@ query t sees keys 0 to t.
 
 - `naive` is the formula, and the reference: it holds all scores and their gradients.
 - `compiled` is the formula compiled: it still holds the scores, and passes over them half as often.
-- `tiled` is FlashAttention-2 in plain PyTorch: a block of scores at a time. `flash_compiled` has its blocks compiled.
+- `tiled` is FlashAttention-2 in plain PyTorch: a block of scores at a time. In `flash_compiled` the work on its
+  scores is compiled, but not the products.
 - `triton` is our FlashAttention-2 as kernels for NVIDIA's GPUs.
 - `sdpa` is PyTorch's own, which picks a kernel; `sdpa_flash`, `sdpa_efficient` and `sdpa_cudnn` allow one kernel each.
 
@@ -79,7 +80,7 @@ def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, bloc
 
 
 def flash_compiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """Run `tiled` with what it does for each block compiled."""
+    """Run `tiled` in larger blocks, with the work on the scores of each compiled."""
     return _without_autocast(blocks.FlashAttentionTorch, q_XTD, k_XSD, v_XSD, causal, blocks.COMPILED_BLOCK, True)
 
 

@@ -27,9 +27,7 @@ CASES = {
         ATTENTION | {"variant": ["naive", "tiled", "sdpa"], "precision": "bf16", "native": True},
     ],
     "attention_module": [{"d_model": WIDTH, "num_heads": 2, "context_length": 8, "batch_size": 1, "precision": "bf16"}],
-    "adam": [
-        {"variant": ["single_tensor", "foreach", "fused"], "shapes": "equal", "num_params": 2, "param_size": 8},
-    ],
+    "adam": [{"variant": ["single_tensor", "foreach", "fused"], "shapes": "equal", "num_params": 2, "param_size": 8}],
     "peers": [STEP | {"precision": "bf16", "program": "ours"}],
     "ceilings": [
         {"operation": ["matmul", "read", "copy", "add", "adamw"], "library": "torch", "rows": 8, "columns": WIDTH},

@@ -1,16 +1,19 @@
 """Notebooks keep their form, and give an answer or one line at whatever parameters."""
 
 import ast
+import itertools
 import re
 import shutil
 from dataclasses import fields
 
 import nbformat
+import pandas as pd
 import pytest
 
 from lib import catalog, execution, notebooks, records
 from lib.experiments import cases
-from lib.report import answers
+from lib.report import answers, tidy
+from lib.sweep import sweep_file
 
 FILES = sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))
 FORBIDDEN = (ast.ClassDef, ast.Try, ast.AsyncFunctionDef)
@@ -78,6 +81,22 @@ def run(tmp_path_factory):
         yield run
 
 
+def test_the_gpu_sweep_has_every_case_that_the_questions_name():
+    asked = {"CODE": ""}
+    for cell in nbformat.read(notebooks.NOTEBOOKS / "questions.ipynb", as_version=4).cells:
+        if "setup" in cell.metadata.get("tags", []):
+            exec(cell.source, asked)
+    planned = {}
+    for block in sweep_file.load("gpu"):
+        planned.setdefault(block.experiment, []).extend(map(vars, block.cases))
+    tables = [value for value in asked.values() if isinstance(value, list) and isinstance(value[0], tuple)]
+    scopes = [scope for _, _, scope, _ in itertools.chain(*tables) if isinstance(scope, tuple) and scope[2]]
+    assert len(scopes) > 20
+    for experiment, where, wanted in scopes:
+        has = tidy.only(pd.DataFrame(planned[experiment]), **where)[list(wanted)].itertuples(index=False, name=None)
+        assert set(itertools.product(*wanted.values())) <= set(has)
+
+
 ODD = {
     "adam": {"variant": "fused", "num_params": 3, "param_size": 100, "amsgrad": False},
     "attention": {"variant": "sdpa", "seq_len": 64, "d_head": 8, "precision": "bf16"},
@@ -103,9 +122,13 @@ def test_at_odd_parameters_by_hand_a_notebook_answers_or_says_what_is_missing(no
     assert any(key.startswith(notebook) for key in told) or notebook == "ladder"
 
 
-@pytest.mark.parametrize("notebook", [*notebooks.experiments(), "compile"])
-def test_a_machine_where_all_ran_out_of_memory_gives_lines_about_what_is_missing(notebook, run):
-    _, errors = run(notebook, machine="small-1c")
+LITTLE = [(name, "small-1c") for name in (*notebooks.experiments(), "compile")]
+LITTLE += [(name, "broken-1c") for name in ("summary", "questions", "method", "published", "compile", "peers")]
+
+
+@pytest.mark.parametrize(("notebook", "machine"), LITTLE)
+def test_where_all_ran_out_of_memory_or_has_no_records_a_notebook_says_what_is_missing(notebook, machine, run):
+    _, errors = run(notebook, machine=machine)
     assert errors <= {"NotMeasured"}
 
 
@@ -122,12 +145,6 @@ def test_ranks_are_compared_with_one_process_on_the_same_batch(run):
     told, errors = run("parallel", machine="two-1c")
     assert errors <= {"NotMeasured"}
     assert "the ranks are 3.00" in told["parallel"]
-
-
-@pytest.mark.parametrize("notebook", ["summary", "questions", "method", "published", "compile", "peers"])
-def test_notebooks_that_only_tell_go_on_without_records(notebook, run):
-    _, errors = run(notebook, machine="broken-1c")
-    assert errors <= {"NotMeasured"}
 
 
 def test_explore_draws_and_keeps_what_it_shows(save_record, tmp_path):

@@ -41,7 +41,7 @@ def peak_bytes(
     # beside the gradients; fused and compiled variants have none
     temporaries = 0
     if optimizer == "single_tensor":
-        # three of its largest parameter
+        # three tensors as large as the largest parameter: rms, m / rms and the update
         temporaries = 3 * 4 * max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
     elif optimizer == "foreach":
         temporaries = parameters

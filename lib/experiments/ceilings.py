@@ -155,7 +155,7 @@ class Ceilings(Case):
         # a parameter in the memory of `out`, so that every operation but `read` is checked there
         parameter = torch.nn.Parameter(out)
         parameter.grad = left
-        # no operation but `adamw` steps, so elsewhere `fused` means nothing
+        # only `adamw` steps it; for the other operations either value would do
         optimizer = torch.optim.AdamW([parameter], fused=self.operation == "adamw")
 
         def call() -> None:

@@ -161,7 +161,7 @@ def number_kind_of(dtype: torch.dtype) -> str:
 
 
 def padded(d_head: int) -> int:
-    """Return the features of a tile's row: a power of two, at least 16."""
+    """Return the features of a tile's row: a power of two, for tl.arange, and at least 16, for tl.dot."""
     return max(16, 1 << (d_head - 1).bit_length())
 
 

@@ -14,7 +14,7 @@ import torch
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
-@functools.cache  # once a process and device: else the first case would pay for the compiler's start
+@functools.cache  # once a process and device: the compiler stays started
 def start(device: str) -> None:
     """Start the compiler, so that no case pays for it."""
     torch.compile(torch.sin)(torch.ones(1, device=device))

@@ -101,6 +101,7 @@ class Shard:
 
     def show_average(self) -> None:
         """Give the parameter, now this rank's rows, their averaged gradient."""
+        # one without a gradient gets zeros, as in `ddp`: the optimizer treats all ranks' parameters alike
         if self.average is None and self.param.requires_grad:
             self.average = torch.zeros_like(self.local)
         self.param.grad = self.average

@@ -44,8 +44,8 @@ def _belonging(tail: float, others: np.ndarray) -> float:
     It compares `tail`, how rare so large a variance is under the prior, with how rare the one of its rank should be if
     none were outlying (Phipson et al.). A larger variance never has a larger probability."""
     rarer = np.append(np.sort(others[others <= tail]), tail)
-    # of n tails spread evenly from 0 to 1, number k is taken to lie at (k - 1/2) / (n - 1/2), the last at 1
-    expected = (np.arange(len(rarer)) + 0.5) / (len(others) + 0.5)
+    # of n tails spread evenly from 0 to 1, number k lies at (k - 1/2) / n
+    expected = (np.arange(len(rarer)) + 0.5) / (len(others) + 1)
     # the maximum over all rarer tails keeps it falling with the variance
     return min(1.0, float(np.max(rarer / expected)))
 

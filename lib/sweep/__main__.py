@@ -58,7 +58,7 @@ def sweep(options: argparse.Namespace) -> int:
         supervisor = Supervisor(boxes, ledger, shown, deadline, received)
         try:
             supervisor.run(planned.first)
-            # also if one could not begin, which its line has told
+            # the pace counts from here, even if a small case could not begin; a line has said so
             if not received and time.time() <= deadline:
                 shown.ends_first()
             supervisor.run(planned.jobs)

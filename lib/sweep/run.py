@@ -155,7 +155,7 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place)
     if seen.timed_out:
         # to start or to end; `measured` says it of a case
         seen.reason = f"took longer than {START_S} s"
-    elif executing.done():
+    else:
         seen.reason = _why(executing)
     return seen
 

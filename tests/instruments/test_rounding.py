@@ -15,8 +15,7 @@ def test_the_error_of_a_sum_is_that_of_its_terms_and_that_of_its_additions():
 
 
 @pytest.mark.parametrize(
-    ("norm", "own"),
-    [("layer_norm", torch.nn.functional.layer_norm), ("rms_norm", torch.nn.functional.rms_norm)],
+    ("norm", "own"), [("layer_norm", torch.nn.functional.layer_norm), ("rms_norm", torch.nn.functional.rms_norm)]
 )
 def test_a_norm_by_steps_is_pytorchs_own_where_nothing_is_rounded(norm, own):
     x = torch.randn(4, 32, dtype=torch.float64)
