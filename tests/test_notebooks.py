@@ -86,14 +86,13 @@ def test_the_gpu_sweep_has_every_case_that_the_questions_name():
     for cell in nbformat.read(notebooks.NOTEBOOKS / "questions.ipynb", as_version=4).cells:
         if "setup" in cell.metadata.get("tags", []):
             exec(cell.source, asked)
-    planned = {}
-    for block in sweep_file.load("gpu"):
-        planned.setdefault(block.experiment, []).extend(map(vars, block.cases))
-    tables = [value for value in asked.values() if isinstance(value, list) and isinstance(value[0], tuple)]
-    scopes = [scope for _, _, scope, _ in itertools.chain(*tables) if isinstance(scope, tuple) and scope[2]]
+    rows = [row for value in asked.values() if isinstance(value, list) for row in value if isinstance(row, tuple)]
+    scopes = [row[2] for row in rows if isinstance(row[2], tuple) and row[2][2]]
     assert len(scopes) > 20
+    blocks = sweep_file.load("gpu")
     for experiment, where, wanted in scopes:
-        has = tidy.only(pd.DataFrame(planned[experiment]), **where)[list(wanted)].itertuples(index=False, name=None)
+        planned = [vars(case) for block in blocks if block.experiment == experiment for case in block.cases]
+        has = tidy.only(pd.DataFrame(planned), **where)[list(wanted)].itertuples(index=False, name=None)
         assert set(itertools.product(*wanted.values())) <= set(has)
 
 

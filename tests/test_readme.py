@@ -19,8 +19,7 @@ def test_each_answer_of_the_readme_is_an_answer_of_the_records_beside_it():
     answers = json.loads((REFERENCE / machine / "answers.json").read_text())
     rows = ROW.findall(README.partition("## What it found")[2].partition("## Why")[0])
     assert len(rows) == 5
-    for row in rows:
-        assert row in answers.values()
+    assert set(rows) <= set(answers.values())
 
 
 @pytest.mark.parametrize("machine", sorted({file.parent.name for file in REFERENCE.glob("*/*.jsonl")}))

@@ -8,7 +8,6 @@ import sys
 import sysconfig
 import tomllib
 from importlib.metadata import distributions, packages_distributions
-from pathlib import Path
 
 import nbformat
 from packaging.requirements import Requirement
@@ -16,7 +15,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
-ROOT = Path(__file__).resolve().parent.parent
+from lib.paths import ROOT
+
 LINES = [line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
 PINS = {canonicalize_name(name): pin for name, pin in LINES}
 # not all of sys.path, to which an import of setuptools adds the copies that it brings
@@ -67,9 +67,8 @@ def test_what_is_imported_is_declared():
 def test_what_is_declared_is_pinned_exactly_without_hash_label_or_gpu_library():
     assert named(USER + DEVELOPER) <= PINS.keys()
     assert all(re.fullmatch(r"[0-9][0-9a-z.]*", pin) for pin in PINS.values())
-    assert not [
-        name for name in PINS if (name.startswith("nvidia") and name != "nvidia-ml-py") or name in named(UNPINNED)
-    ]
+    gpu_libraries = {name for name in PINS if name.startswith("nvidia")} - {"nvidia-ml-py"}
+    assert not gpu_libraries | (PINS.keys() & named(UNPINNED))
 
 
 def test_conda_installs_the_same_package_under_the_same_pins():

@@ -28,12 +28,10 @@ def test_the_probe_takes_ten_times_in_single_precision_whatever_the_case_beside_
 
 
 def test_on_a_gpu_the_probe_lasts_at_least_fifty_milliseconds(monkeypatch):
-    # each look at this clock takes a tenth of a millisecond
-    instants_ns = itertools.count(step=100_000)
+    instants_ns = itertools.count(step=100_000)  # each look at this clock takes a tenth of a millisecond
     clock = HostClock(now=lambda: next(instants_ns), least_s=0.2)
     monkeypatch.setattr(Cpu, "clock", lambda _: clock)
     times_ms = noise.probe("cpu")
     assert set(times_ms) == {0.1}
-    # a product takes a few looks
-    assert 0.05 < next(instants_ns) / 1e9 < 0.2
+    assert 0.05 < next(instants_ns) / 1e9 < 0.2  # a product takes a few looks
     assert len(times_ms) > 50
