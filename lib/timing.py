@@ -1,8 +1,8 @@
 """Time the phases of one iteration by marks inside it, and keep every sample.
 
 An iteration is a callable that takes `mark` and calls `mark(name)` where each of its phases ends. One rule says how
-long to sample, whatever is measured: warm up until the times are steady or a third of `seconds` is over; then sample
-until the interval of the median is narrower than 1% or `seconds` are over, at least 3 and at most 2,000 times.
+long to sample, whatever is measured: warm up until the times are steady or for a third of `seconds`; then sample until
+the interval of the median is narrower than 1% or for `seconds` more, at least 3 and at most 2,000 times.
 `seconds` are of the wall clock, so what runs untimed between two samples uses them up too. On a GPU warming up takes
 its whole third, and like sampling at least `least_s`, however steady the times look. `exactly` does not warm up, and
 `compare` does so for three pairs on a CPU, two where they are slow, and on a GPU for a third of `seconds`.

@@ -69,9 +69,7 @@ def test_the_notebook_goes_on_after_not_measured_and_what_then_misses_a_name_sho
 
 
 @pytest.mark.parametrize(("tags", "later"), [([], []), (["raises-exception"], ["later\n"])])
-def test_another_error_fails_the_notebook_at_once_or_after_a_cell_that_may_raise_at_its_end(
-    tmp_path, shared, output, tags, later
-):
+def test_another_error_fails_the_notebook_at_once_or_at_its_end(tmp_path, shared, output, tags, later):
     source = write(tmp_path / "one.ipynb", "print('before')", ("1 / 0", *tags), "print('later')")
     with pytest.raises(NotebookFailed, match=r"ZeroDivisionError: division by zero, in done\.ipynb"):
         execution.execute(shared, source, output, {})

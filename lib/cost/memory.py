@@ -122,9 +122,10 @@ class _Step:
             before = self.kept_by_layers - self.kept_by_layers // self.shape.num_layers
             kept_at_loss = self.kept
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values. With a
-        # graph also the norm's quotient and autocast's copies, left out here and below: there are few of them
+        # graph also the norm's quotient and autocast's copies, left out here: there are few of them
         attention = 2 * self.stream + 5 * self.inner + self.attention_forward
-        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product
+        # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product.
+        # What the layer keeps for a graph is left out: the loss has it, too, and is higher
         swiglu = 3 * self.stream + 3 * self.wide
         # the head's output, and autocast's copy in fp32
         output = (self.number_bytes + 4 * self.casts) * self.shape.tokens * self.shape.vocab_size

@@ -42,7 +42,7 @@ class AttentionModule(Case):
         return self.compiled
 
     def module(self) -> model.SelfAttention:
-        """Build the layer, with weights drawn as the model draws them."""
+        """Build the self-attention of a layer, with weights drawn as the model draws them."""
         config = model.Config(d_model=self.d_model, num_heads=self.num_heads, context_length=self.context_length)
         rope = model.RoPE(config.d_head, config.context_length, config.rope_theta)
         return model.SelfAttention(config, rope, "naive")

@@ -40,6 +40,7 @@ class Calibration(Case):
     device: str
 
     def unavailable(self) -> str | None:
+        # a process measures all numbers, and of these checks one is enough
         if self.check in ("wait", "timer") and self.number > 1:
             return f"{self.check} is checked once a process"
         return super().unavailable()

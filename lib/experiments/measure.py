@@ -99,7 +99,7 @@ def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool
 
     Running out of memory gives a record with the status `oom`. It tells the `reason`, what `ran_out`, whether the
     process was `fresh`, and the `limit_bytes` where there was a limit. Another error gives a record with the status
-    `failed` and the `reason`; where it `raises`, the error itself."""
+    `failed` and the `reason`; with `raises`, it is raised instead."""
     allocator.use(getattr(case, "allocator", "keeps"))
     environment.keep_quota()
     gc.collect()

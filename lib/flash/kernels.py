@@ -2,8 +2,8 @@
 
 FlashAttention-2 (Dao 2023, algorithms 1 and 2) with a backward pass in two kernels, each of which owns what it writes:
 no atomic addition, so equal inputs give equal bits. Each program takes one head and one tile of queries or keys. Tiles
-of scores that no query sees are skipped, where rows of a tile beyond the last query count as queries. Only those that
-the diagonal or the end crosses are masked.
+of scores that no query sees are skipped, except where rows beyond the last query would see them. Of the rest only those
+that the diagonal or the end crosses are masked.
 
 Shapes in names: T queries of a tile, S keys of a tile, D head size padded to a power of two (HEAD and WIDE). Exponents
 have base 2: a product q . k times SCALE is such an exponent, so SCALE * LN_2 is 1 / sqrt(HEAD), the scale of the

@@ -7,6 +7,7 @@ are corrected together (see `lib.stats.comparisons`). Narrow a table down after 
 import contextlib
 import math
 import statistics
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,7 +18,7 @@ from lib.report import tidy
 from lib.stats.comparisons import UNCLEAR, Comparison, Measured, joined, judged, of_pairs
 from lib.stats.intervals import ENOUGH_ROUNDS, Interval
 
-WITH_ITSELF = Measured(logs=(0.0,), n=0)
+WITH_ITSELF = Measured(logs=(0.0,), n=sys.maxsize)  # known exactly
 
 
 def comparisons(frame: pd.DataFrame, phase: str = "") -> pd.DataFrame:
@@ -52,9 +53,12 @@ def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping | No
                 other_pairs = _pairs(tidy.ok(tidy.only(frame, **other)))
             processes = []
             for round in sorted(pairs.keys() & other_pairs.keys()):
-                own = pairs[round]
-                log = own.logs[0] - other_pairs[round].logs[0]
-                processes.append(Measured((log,), own.n, math.hypot(own.noise, other_pairs[round].noise)))
+                first = pairs[round]
+                second = other_pairs[round]
+                log = first.logs[0] - second.logs[0]
+                # as sure as that with fewer pairs
+                n = min(first.n, second.n)
+                processes.append(Measured((log,), n, math.hypot(first.noise, second.noise)))
             if processes:
                 measured[name] = joined(processes)
     return dict(zip(measured, judged(list(measured.values())), strict=True))

@@ -103,8 +103,8 @@ def lines(
 
 
 @mpl.rc_context(STYLE)
-def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark: str = "") -> Figure:
-    """Draw one bar for each row, whose `parts` are columns, with their sum at its end.
+def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark: str = "", total: str = "") -> Figure:
+    """Draw one bar for each row, whose `parts` are columns, with a number at its end: the sum, or the column `total`.
 
     The column `rows` names the bars, and the column `mark`, such as a bound, is drawn as a line across each. There are
     at most eight parts, each with its interval. Rows without the first part are left out; other missing parts count as
@@ -127,11 +127,18 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
         left = left + values
         squared_reach = squared_reach + errors.mean(axis=0) ** 2
         ends = np.maximum(ends, left + errors[1])
-    for place, total, reach, end in zip(places, left, np.sqrt(squared_reach), ends, strict=True):
-        # the parts' errors are taken to be independent; a sum without any gets the digits of one known to 2%
-        number = digits.number(total, reach or 0.02 * total)
+    # the parts' errors are taken to be independent
+    numbers = left
+    reaches = np.sqrt(squared_reach)
+    if total:
+        # the median of a whole is not the sum of the medians of its parts
+        numbers = tidy.values(frame[total]).to_numpy()
+        reaches = _errors(frame[total]).mean(axis=0)
+    for place, number, reach, end in zip(places, numbers, reaches, ends, strict=True):
+        # one without an error gets the digits of one known to 2%
+        text = digits.number(number, reach or 0.02 * number)
         axes.annotate(
-            number, (end, place), xytext=(5, 0), textcoords="offset points", va="center",
+            text, (end, place), xytext=(5, 0), textcoords="offset points", va="center",
             annotation_clip=False,
         )  # fmt: skip
     if mark:

@@ -76,6 +76,8 @@ def test_stacked_bars_add_up_and_leave_out_rows_without_a_first_part(steps):
     axes = plots.bars(steps, "label", ["forward", "optimizer"], "ms").axes[0]
     ends = [patch.get_x() + patch.get_width() for patch in axes.patches]
     assert ends == [10.0, 8.0, 15.0, 8.0]
+    told = plots.bars(steps, "label", ["forward", "optimizer"], "ms", total="forward").axes[0]
+    assert [[note.get_text() for note in drawn.texts] for drawn in (axes, told)] == [["15", "8.0"], ["10", "8.0"]]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["plain", "fused"]
 
 

@@ -17,14 +17,12 @@ from small_report import CHAPTERS, MACHINE, at
 @pytest.fixture(scope="module")
 def published(report):
     """The folder that publishing wrote, and its exit code."""
-    executed = {}
-    for name in CHAPTERS:
-        executed[name] = nbformat.read(report.folder / "runs" / MACHINE / f"{name}.ipynb", as_version=4)
+    runs = report.folder / "runs" / MACHINE
+    executed = {name: nbformat.read(runs / f"{name}.ipynb", as_version=4) for name in CHAPTERS}
+    failed = {"precision": "ZeroDivisionError: division by zero"}
     with at(report.folder), pytest.MonkeyPatch.context() as patch:
         # the report's own chapters, which need not run again
-        patch.setattr(
-            page, "execute", lambda machines: (executed, {"precision": "ZeroDivisionError: division by zero"})
-        )
+        patch.setattr(page, "execute", lambda machines: (executed, failed))
         former = report.folder / "reference" / MACHINE
         (former / "figures").mkdir(parents=True)
         for name in ("adam.jsonl", "step.jsonl", "figures/former-1.svg"):
@@ -39,12 +37,11 @@ def text(published):
 
 
 def test_each_record_is_a_line_and_other_experiments_stay(published, in_report):
-    folder, _ = published
-    lines = (folder / "adam.jsonl").read_text().splitlines()
+    lines = (published[0] / "adam.jsonl").read_text().splitlines()
     assert [records.parse(line)["round"] for line in lines] == [1, 2, 3]
     files = sorted((in_report.folder / "results" / MACHINE / "adam").glob("*.json"))
     assert [json.loads(line) for line in lines] == [json.loads(file.read_text()) for file in files]
-    assert (folder / "step.jsonl").read_text() == ""
+    assert (published[0] / "step.jsonl").read_text() == ""
 
 
 def test_a_chapter_that_fails_gives_exit_code_1_and_a_line_in_the_report(published, text):

@@ -23,8 +23,7 @@ def test_a_list_is_swept_a_scalar_fixed_and_the_rest_are_defaults(here):
 
 def test_options_of_the_file_hold_for_blocks_that_do_not_say_otherwise(here):
     blocks = "[{number: 1, tier: 2, timeout: 9.5, fresh: [number]}, {number: 2, rounds: 2}]"
-    text = f"rounds: 5\nseconds: 1e-1\ncheap: {blocks}"
-    first, second = read(here, text)
+    first, second = read(here, f"rounds: 5\nseconds: 1e-1\ncheap: {blocks}")
     assert first.options == sweep_file.Options(5, 0.1, 9.5, tier=2, fresh=["number"])
     assert second.options == sweep_file.Options(2, 0.1)
 
