@@ -105,7 +105,7 @@ class Ceilings(Case):
         # multiply(x, w) is x w^T
         multiply = LIBRARIES[self.library]
         shapes = self.weight_shapes
-        # each has memory of its own: a single one may stay in the caches, and those of a whole step do not
+        # each has memory of its own: one that all shared could stay in the caches, where those of a step do not
         weights = [self._drawn(*shape) for shape in shapes]
         # equal widths share what is multiplied
         inputs = {width: self._drawn(self.rows, width) for _, width in set(shapes)}

@@ -48,7 +48,9 @@ class Shard:
             self.gathering = self._gather_into(self.padded)
 
     def show_whole(self) -> None:
-        """Let the parameter be the whole one; if not gathered, it has a shape but no memory."""
+        """Let the parameter be the whole one.
+
+        Not gathered, it has a shape but no memory, which is enough in a backward pass that does not read it."""
         self._finish_gathering()
         self.param.data = self.whole
 

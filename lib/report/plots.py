@@ -1,7 +1,8 @@
 """Draw tidy frames in the style of the report: lines, bars and ratios.
 
 Each function takes a frame and names of its columns, and returns a matplotlib Figure; `show` displays it as SVG whose
-ink is that of the page. Cells to be drawn are Intervals or numbers; a row without a value is left out.
+ink is that of the page. Cells to be drawn are Intervals or numbers, those of `ratios` Comparisons; a row without a
+value is left out.
 """
 
 import html
@@ -201,7 +202,7 @@ def svg(figure: Figure, alt: str) -> str:
     text = re.sub(r' id="[a-zA-Z.0-9]+_\d+"', "", text)
     for colour, ink in PAGE_INKS.items():
         text = text.replace(colour, ink)
-    # text needs more contrast than lines and areas do: the page has a shade of each other hue for it
+    # text needs more contrast than lines and areas do: the page has a shade for it of each hue that is left
     for name, hue in HUES.items():
         text = re.sub(rf"(<text[^>]*fill: ){hue}", rf"\1var(--{name}, {hue})", text)
     # what has no colour of its own is black in SVG

@@ -41,8 +41,9 @@ def moderated(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, 
 def _belonging(tail: float, others: np.ndarray) -> float:
     """Return the probability that a comparison is not an outlying one.
 
-    It compares `tail`, how rare so large a variance is under the prior, with how rare the one of its rank should be if
-    none were outlying (Phipson et al.). A larger variance never has a larger probability."""
+    It is `tail`, how rare so large a variance is under the prior, over how rare the variance of that rank among all
+    would be if none were outlying (Phipson et al.). `others` are the tails of the other comparisons. A larger variance
+    never has a larger probability."""
     rarer = np.append(np.sort(others[others <= tail]), tail)
     # of n tails spread evenly from 0 to 1, number k lies at (k - 1/2) / n
     expected = (np.arange(len(rarer)) + 0.5) / (len(others) + 1)
