@@ -19,30 +19,28 @@ class Experiment:
       dict from a value to that of its own baseline, such as `"mode": {"no_grad": "forward"}`; a value that is missing
       there is its own. A case's baseline differs in one field: the first that does not have its baseline's value.
     - `looks`: the variants in their order, each with its colour and dash in figures.
-    - `ceiling`: the limit of the machine that bounds it: `products`, `memory` or none.
     - `alone`: True if a case needs the whole machine, even one with several GPUs.
     """
 
     title: str
     baseline: Mapping[str, object] = field(default_factory=dict)
     looks: Mapping[str, str] = field(default_factory=dict)
-    ceiling: str = ""
     alone: bool = False
 
 
 CATALOG = {
     "step": Experiment(
-        title="Training steps", ceiling="products",
+        title="Training steps",
         baseline={
             "compiled": False, "attention": "naive", "optimizer": "single_tensor", "precision": "fp32",
             "mode": {"no_grad": "forward"},
         },
     ),
-    "ladder": Experiment(title="Training steps with one switch more at a time", ceiling="products"),
-    "kernels": Experiment(title="Profiled steps", ceiling="products"),
+    "ladder": Experiment(title="Training steps with one switch more at a time"),
+    "kernels": Experiment(title="Profiled steps"),
     "memory": Experiment(title="Peaks of memory", baseline={"checkpoint": 0}),
     "attention": Experiment(
-        title="Attention", ceiling="products",
+        title="Attention",
         baseline={
             "variant": {
                 "tiled": "naive", "sdpa": "naive", "compiled": "naive",
@@ -58,10 +56,10 @@ CATALOG = {
         },
     ),
     "attention_module": Experiment(
-        title="Attention with its projections", baseline={"compiled": False, "precision": "fp32"}, ceiling="products"
+        title="Attention with its projections", baseline={"compiled": False, "precision": "fp32"}
     ),
     "adam": Experiment(
-        title="Optimizer steps", ceiling="memory", baseline={"variant": "single_tensor"},
+        title="Optimizer steps", baseline={"variant": "single_tensor"},
         looks={
             "single_tensor": "ink", "foreach": "orange", "fused": "green",
             "compiled_single_tensor": "ink dashed", "compiled_foreach": "orange dashed",
@@ -71,7 +69,7 @@ CATALOG = {
     "warmup": Experiment(title="Steps of fresh processes"),
     "collectives": Experiment(title="Collective operations", alone=True),
     "parallel": Experiment(
-        title="Training steps on several ranks", ceiling="products", alone=True,
+        title="Training steps on several ranks", alone=True,
         baseline={
             "variant": {
                 "naive": "torch_ddp", "flat": "torch_ddp", "overlap": "torch_ddp", "bucketed": "torch_ddp",
@@ -86,7 +84,7 @@ CATALOG = {
         },
     ),
     "peers": Experiment(
-        title="Training steps of other libraries", ceiling="products",
+        title="Training steps of other libraries",
         baseline={"program": "ours"}, looks={"ours": "ink", "transformers": "orange"},
     ),
     "ceilings": Experiment(
