@@ -86,7 +86,7 @@ def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) 
     if logs.empty:
         raise NotMeasured("both cases in one round")
     if len(logs) < ENOUGH_ROUNDS:
-        # few processes that timed one after the other decide nothing
-        return Comparison(Interval(math.exp(logs.mean()), math.nan, math.nan, len(logs)), UNCLEAR)
+        # few processes that timed one after the other decide nothing; there are two in each round
+        return Comparison(Interval(math.exp(logs.mean()), math.nan, math.nan, 2 * len(logs)), UNCLEAR)
     # there are no pairs, and their number matters for a single process alone
     return judged([Measured(tuple(logs), n=0)])[0]
