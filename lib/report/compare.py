@@ -1,7 +1,7 @@
 """Compare cases with their baselines, by the interleaved pairs of each round.
 
-All comparisons of one call are a table: the spread between processes is moderated by all of them, and their verdicts
-are corrected together (see `lib.stats.comparisons`). Narrow a table down after it is made, not before.
+All comparisons of one call and machine are a table: the spread between processes is moderated by all of them, and their
+verdicts are corrected together (see `lib.stats.comparisons`). Narrow a table down after it is made, not before.
 """
 
 import contextlib
@@ -25,17 +25,20 @@ def comparisons(frame: pd.DataFrame, phase: str = "") -> pd.DataFrame:
     """Return one row a case that ran in pairs, with its Comparison.
 
     The columns are its fields, `machine` and `comparison`: its baseline's time over its own. A `phase` compares that
-    part of an iteration. Raises NotMeasured without any pairs."""
+    part of an iteration. Each machine is a table of its own. Raises NotMeasured without any pairs."""
     rows = []
-    measured = []
-    for values, records in tidy.cases(tidy.ok(frame)):
-        pairs = _pairs(records, phase)
-        if pairs:
-            rows.append({**values, "machine": records["machine"].iloc[0]})
-            measured.append(joined(list(pairs.values())))
+    made = []
+    for machine, of_machine in tidy.ok(frame).groupby("machine", sort=False):
+        measured = []
+        for values, records in tidy.cases(of_machine):
+            pairs = _pairs(records, phase)
+            if pairs:
+                rows.append({**values, "machine": machine})
+                measured.append(joined(list(pairs.values())))
+        made += judged(measured)
     if not rows:
         raise NotMeasured("pairs with a baseline")
-    return pd.DataFrame(rows).assign(comparison=judged(measured))
+    return pd.DataFrame(rows).assign(comparison=made)
 
 
 def between(frame: pd.DataFrame, cases: Mapping[str, tuple[Mapping, Mapping | None]]) -> dict[str, Comparison]:

@@ -27,14 +27,14 @@ def fields(frame: pd.DataFrame) -> list[str]:
     return [name for name in notebooks.fields(frame["experiment"].iloc[0]) if name in frame]
 
 
-def told(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of the machine that is loaded first. Raises NotMeasured without any."""
+def told(frame: pd.DataFrame, how: str = "make report measures it") -> pd.DataFrame:
+    """Return the records of the machine that is loaded first. Raises NotMeasured without any, which tells `how`."""
     if not frame.empty:
         # records just measured by hand have no such attribute, and are all of this machine
         machine = frame.attrs.get("machine", frame["machine"].iloc[0])
         frame = frame[frame["machine"] == machine]
     if frame.empty:
-        raise NotMeasured("this experiment, on this machine")
+        raise NotMeasured("this experiment, on this machine", how)
     return frame
 
 

@@ -46,13 +46,15 @@ def test_a_phase_that_both_sides_share_is_compared_alone(frame):
         compare.comparisons(frame, "forward")
 
 
-def test_what_failed_or_is_stale_beside_fresh_records_is_left_out(frame):
+def test_what_failed_or_is_stale_beside_fresh_records_or_of_another_machine_changes_nothing(frame):
     expected = compare.comparisons(frame)
     wrong = {"paired_ms": [1.0] * 3, "baseline_ms": [9.0] * 3}
     failed = {**frame.iloc[0].to_dict(), "round": 4, "status": "failed", **wrong}
     stale = {**failed, "round": 5, "status": "ok", "stale": True}
-    wider = by_hand.frame(*frame.to_dict("records"), failed, stale)
-    assert compare.comparisons(wider)["comparison"].tolist() == expected["comparison"].tolist()
+    elsewhere = frame[frame["round"] < 3].assign(machine="other").to_dict("records")
+    wider = by_hand.frame(*frame.to_dict("records"), failed, stale, *elsewhere)
+    own = compare.comparisons(wider).query("machine == 'test-1c'")
+    assert own["comparison"].tolist() == expected["comparison"].tolist()
 
 
 def test_two_variants_of_one_baseline_are_compared_through_it(frame):

@@ -3,14 +3,9 @@
 import pandas as pd
 
 PLAIN = {
-    "experiment": "adam",
-    "machine": "test-1c",
-    "hardware": "a test",
-    "round": 1,
-    "status": "ok",
-    "code": "today",
+    "experiment": "adam", "machine": "test-1c", "hardware": "a test", "round": 1, "status": "ok", "code": "today",
     "stale": False,
-}
+}  # fmt: skip
 
 
 def frame(*rows: dict, **common) -> pd.DataFrame:
