@@ -56,7 +56,7 @@ class Replica(Training):
             self.optimizer = ZeroRedundancyOptimizer(self.module.parameters(), adam.AdamW, variant="fused")
 
     def held_mib(self) -> dict[str, list[float]]:
-        """Return the live memory: `parameters_mib`, `gradients_mib`, the optimizer's `states_mib`, and `all_mib`."""
+        """Return live memory: `parameters_mib`, `gradients_mib`, the optimizer's `states_mib`, `all_mib`."""
         params = list(self.network.parameters())
         gradients = [param.grad for param in params if param.grad is not None]
         # ZeroRedundancyOptimizer's own is inside

@@ -105,11 +105,11 @@ def lines(
 
 @mpl.rc_context(STYLE)
 def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark: str = "", total: str = "") -> Figure:
-    """Draw one bar for each row, whose `parts` are columns, with a number at its end: the sum, or the column `total`.
+    """Draw one bar for each row, whose `parts` are columns.
 
-    The column `rows` names the bars, and the column `mark`, such as a bound, is drawn as a line across each. There are
-    at most eight parts, each with its interval. Rows without the first part are left out; other missing parts count as
-    0."""
+    The number at its end is the sum of the parts, or the column `total`. The column `rows` names the bars, and the
+    column `mark`, such as a bound, is drawn as a line across each. There are at most eight parts, each with its
+    interval. Rows without the first part are left out; other missing parts count as 0."""
     frame = frame[tidy.values(frame[parts[0]]).notna()]
     figure = blank(1.0 + ROW * max(2, len(frame)))
     axes = figure.axes[0]

@@ -28,7 +28,9 @@ def fields(frame: pd.DataFrame) -> list[str]:
 
 
 def told(frame: pd.DataFrame, how: str = "make report measures it") -> pd.DataFrame:
-    """Return the records of the machine that is loaded first. Raises NotMeasured without any, which tells `how`."""
+    """Return the records of the machine that is loaded first.
+
+    Without any, raises NotMeasured, which tells `how` they are measured."""
     if not frame.empty:
         # records just measured by hand have no such attribute, and are all of this machine
         machine = frame.attrs.get("machine", frame["machine"].iloc[0])
@@ -109,9 +111,9 @@ def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
 
 
 def in_pairs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the records with the times of their pairs, where they have some, in place of those taken alone.
+    """Return the records with the times of their pairs in place of those taken alone.
 
-    Milliseconds beside a ratio of pairs are then of the same runs."""
+    Records without pairs keep theirs. Milliseconds beside a ratio of pairs are then of the same runs."""
     frame = frame.copy()
     for name in frame.filter(regex="^paired_.*ms$"):
         alone = name.removeprefix("paired_")

@@ -83,9 +83,10 @@ class Comparison:
 
 
 def _uncertainty(ratio: Interval) -> float:
-    """Return the uncertainty by which a ratio is formatted: its reach, or less where an end would read 1.0.
+    """Return the uncertainty by which a ratio is formatted.
 
-    It is less, too, where a ratio more than 3% from one would read 1.0, and at least a tenth of the reach."""
+    It is the ratio's reach, or less where an end would read 1.0. It is less, too, where a ratio more than 3% from one
+    would read 1.0, and at least a tenth of the reach."""
     # a single pair may have no interval: two decimals, or two digits
     if not ratio.known:
         return 0.01
