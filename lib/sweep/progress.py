@@ -93,7 +93,7 @@ class Progress:
         if not self.measured_seconds:
             # kernels must start too, and the smallest cases came first
             return f"at least {left_seconds / self.slots / 60:.0f} min left"
-        # times the seconds that passed for each one of a case: the starts of kernels add to them, slots divide them
+        # a second of a case takes more than a second, as kernels must start, or less, where slots share the work
         left_seconds *= (time.time() - self.started) / self.measured_seconds
         end = datetime.fromtimestamp(time.time() + left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"

@@ -153,7 +153,7 @@ def _one_kernel(job: Job, batch: Sequence[Entry], deadline: float, place: Place)
         # the thread ends soon after its kernel
         concurrent.futures.wait([executing], 10)
     if seen.timed_out:
-        # to start or to end; `measured` says it of a case
+        # that is to start or to end; of a case, `measured` says its own timeout
         seen.reason = f"took longer than {START_S} s"
     else:
         seen.reason = _why(executing)
