@@ -22,7 +22,8 @@ OVERHEAD_S = 5e-5  # of `ChosenLinear` in a forward and backward pass beyond its
 
 @torch.library.custom_op("fast::onednn", mutates_args=(), device_types="cpu")
 def onednn(x_NC: Tensor, weight_FC: Tensor, bias_F: Tensor | None = None) -> Tensor:
-    """Compute x W^T + b by oneDNN, of any views; autograd does not follow it."""
+    """Compute x W^T + b by oneDNN, also of views; autograd does not follow it."""
+    # the last three arguments would add a function of each element
     return torch.ops.mkldnn._linear_pointwise(x_NC, weight_FC, bias_F, "none", [], "")
 
 

@@ -9,8 +9,8 @@ ValueError: size: got 'tny', expected one of tiny, small (nearest: tiny)
 
 import dataclasses
 import difflib
-import math
 import reprlib
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -63,8 +63,9 @@ def fields(instance: object) -> None:
         allowed = (int, float) if field.type is float else (field.type,)
         if (kind := type(value)) not in allowed:
             raise ValueError(f"{field.name}: got {shown(value)} ({kind.__name__}), expected {field.type.__name__}")
-        if field.type is float and not math.isfinite(value):
-            raise ValueError(f"{field.name}: got {value!r}, expected a finite number")
+        # an integer beyond all floats is not finite, either
+        if field.type is float and not abs(value) <= sys.float_info.max:
+            raise ValueError(f"{field.name}: got {shown(value)}, expected a finite number")
         if field.type is int:
             at_least(field.name, value, field.metadata.get("least", 1))
             at_most(field.name, value, field.metadata.get("most", MOST))

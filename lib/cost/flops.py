@@ -143,12 +143,12 @@ def attention_moved_bytes(
 
     Each kernel reads its inputs and writes its outputs once; the mask's own bytes are left out. Q, K, V, the output and
     their gradients count as fp32, although autocast narrows the output and its gradient; with `native` they have the
-    products' type. The forward pass moves four of them. The backward pass moves all but the output, and an eighth one:
-    in products the output's gradient a second time, in a kernel that works in tiles the output. Scores have the
-    products' width. `naive` writes them, then scales, masks, normalises and reads them, each in a kernel of its own;
-    `compiled` has one kernel between the two products. The backward pass has the derivative of each step, and reads the
-    weights twice, for the gradients of V and of the scores. Other variants count as if scores never left the processor.
-    `batch_size` counts the heads, too."""
+    products' type. The forward pass moves four of them. The backward pass moves the seven besides the output, and an
+    eighth one: the output's gradient a second time where each product is a kernel, and the output where one kernel
+    works in tiles. Scores have the products' width. `naive` writes them, then scales, masks, normalises and reads them,
+    each in a kernel of its own; `compiled` has one kernel between the two products. The backward pass has the
+    derivative of each step, and reads the weights twice, for the gradients of V and of the scores. Other variants count
+    as if scores never left the processor. `batch_size` counts the heads, too."""
     number = width(precision) if native else 4
     tensor = number * batch_size * seq_len * d_head
     scores = width(precision) * batch_size * seq_len**2

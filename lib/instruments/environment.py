@@ -27,10 +27,10 @@ ALLOWED_VARIABLES = (
 
 
 def compiler_missing(device: str) -> str | None:
-    """Return why torch.compile and Triton cannot work here, or None if they can.
+    """Return why torch.compile and Triton cannot work here, or None if nothing is seen to be missing.
 
     What they write, C++ for a CPU and launchers in C for CUDA, includes Python's headers. Any C compiler counts, though
-    Triton takes $CC alone if it is set."""
+    Triton takes $CC alone if it is set, and else gcc or clang."""
     compilers = [os.environ.get("CXX", "g++")]
     if device != "cpu":
         compilers = [os.environ.get("CC", "cc"), "gcc", "clang"]

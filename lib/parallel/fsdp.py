@@ -159,6 +159,7 @@ class FullySharded(nn.Module):
                 shard.free()
 
     def _begin_backward(self, _: Tensor) -> None:
+        """Set gradients of earlier passes aside, at the first hook of a pass: the output's or a layer's."""
         if not self._in_backward:
             self._in_backward = True
             for shard in self._shards:

@@ -87,11 +87,11 @@ def _uncertainty(ratio: Interval) -> float:
 
     It is the ratio's reach, or less where an end would read 1.0. It is less, too, where a ratio more than 3% from one
     would read 1.0, and at least a tenth of the reach."""
-    # a single pair may have no interval: two decimals, or two digits
+    # a single pair may have no interval: two decimals, and at least two digits
     if not ratio.known:
         return 0.01
     nearest = min(abs(ratio.low - 1), abs(ratio.high - 1))
-    # a gain must not read 1.0
+    # nor may a ratio more than 3% from one
     if abs(ratio.value - 1) > MARGIN:
         nearest = min(nearest, abs(ratio.value - 1))
     # rounding moves a number by at most half of its uncertainty; at most one digit more is shown than it warrants

@@ -123,8 +123,8 @@ def t_reach(freedom: np.ndarray | int) -> np.ndarray:
 def order_statistics(samples: Sequence[float]) -> tuple[float, float]:
     """Return the ends of the median's interval (Hettmansperger and Sheather 1986).
 
-    Each lies between the narrowest pair of order statistics that covers at least 95% and the next pair inward,
-    interpolated to just 95%. NaN, NaN when even the extremes cover less, as of fewer than 6 samples."""
+    They are the narrowest pair of order statistics that covers at least 95%, moved towards the next pair inward by
+    interpolation, to cover just 95%. NaN, NaN when even the extremes cover less, as of fewer than 6 samples."""
     ordered = sorted(samples)
     rank, part = _rank(len(ordered))
     if rank < 1:

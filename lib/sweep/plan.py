@@ -143,4 +143,5 @@ def pins() -> list[str]:
     if names[0].startswith("MIG"):
         # a process sees only the first of several MIG parts: the others are taken to be alike
         return names
+    # CUDA leaves out an invalid name and all after it, so there may be fewer models than names
     return [name for name, model in zip(names, models, strict=False) if model == models[0]]

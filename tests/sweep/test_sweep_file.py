@@ -43,6 +43,7 @@ BAD = {
     "cheap: {number: []}": "cheap: got an axis without a value",
     "cheap: {behaviour: okk}": r"cheap.behaviour: got 'okk', .*\(nearest: ok\)",
     "cheap: {number: 1, seconds: .nan}": "cheap.seconds: got nan, expected a finite number",
+    "cheap: {number: 1, seconds: 1" + "0" * 400 + "}": "cheap.seconds: got 1000.*, expected a finite number",
     "cheap: {number: 1, seconds: -1}": "cheap.seconds: got -1, expected at least",
     "cheap: {number: 1, timeout: 0}": "cheap.timeout: got 0, expected at least 1",
     "cheap: {number: 1, fresh: number}": r"cheap.fresh: got 'number' \(str\), expected list",
