@@ -173,7 +173,7 @@ def attention_peak_bytes(batch_size: int, seq_len: int, d_head: int, causal: boo
     """Return the peak bytes of naive attention, if `seq_len` is at least `d_head`.
 
     It is reached in the backward pass, which has the gradients of weights and scores, and has not yet freed what it
-    reads. All tensors but the mask, a byte a score, have numbers of `number_bytes`. `batch_size` counts the heads,
-    too."""
+    reads. All tensors have numbers of `number_bytes`, but the mask, which has a byte a score and is the same for the
+    whole batch. `batch_size` counts the heads, too."""
     # Q, K, V, output, its gradient, and the gradient of V; weights, their gradient and that of the scores; the mask
     return number_bytes * batch_size * (6 * seq_len * d_head + 3 * seq_len**2) + causal * seq_len**2

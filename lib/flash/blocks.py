@@ -108,7 +108,7 @@ def _blocks(q_XTD, k_XSD, causal, block):
 def _scores(q_XRD, k_XND, future_NN):
     """Compute scores in the inputs' type; return them in at least fp32.
 
-    They are -inf where a key is in the future."""
+    They are -inf where a key is in the future, or NaN if that score overflowed, as it can in fp16."""
     scores_XRN = q_XRD @ k_XND.mT
     if future_NN is not None:
         first_XNN = scores_XRN[..., : len(future_NN), :]

@@ -91,7 +91,7 @@ def _uncertainty(ratio: Interval) -> float:
     if not ratio.known:
         return 0.01
     nearest = min(abs(ratio.low - 1), abs(ratio.high - 1))
-    # nor may a ratio more than 3% from one
+    # nor may a ratio more than 3% from one read 1.0
     if abs(ratio.value - 1) > MARGIN:
         nearest = min(nearest, abs(ratio.value - 1))
     # rounding moves a number by at most half of its uncertainty; at most one digit more is shown than it warrants
