@@ -54,7 +54,7 @@ class Place:
 
     scratch: Path  # a folder for their files
     slots: int = 1  # that divide the machine's threads
-    gpu: str = ""  # the value of CUDA_VISIBLE_DEVICES that pins a kernel to one GPU; "" if nothing does
+    gpu: str = ""  # the value of CUDA_VISIBLE_DEVICES that pins a kernel to one GPU; "" leaves it as inherited
 
 
 @dataclass
@@ -200,7 +200,7 @@ def _why(executing: Future) -> str:
 
 
 def clear(scratch: Path) -> None:
-    """End the kernels of a scratch folder; remove it. That of a shard only under its lock."""
+    """End the kernels of a scratch folder; remove it. For a shard's, the caller must hold the shard's lock."""
     _kill(scratch)
     shutil.rmtree(scratch, ignore_errors=True)
 

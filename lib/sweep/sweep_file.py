@@ -107,11 +107,11 @@ def _block(experiment: str, content: object, options: Options, rounds: int | Non
     for name in axes:
         validate.choice(experiment, name, [*fields, *OPTIONS])
     own_options = {name: axes.pop(name) for name in OPTIONS if name in axes}
-    # a block says one round itself where nothing varies or a case takes very long: --rounds leaves it so
-    if rounds is not None and own_options.get("rounds") != 1:
-        own_options["rounds"] = rounds
     try:
         options = dataclasses.replace(options, **own_options)
+        # a block says one round itself where nothing varies or a case takes very long: --rounds leaves it so
+        if rounds is not None and own_options.get("rounds") != 1:
+            options = dataclasses.replace(options, rounds=rounds)
         for axis in options.fresh:
             validate.choice("fresh", axis, fields)
         grid = cases.grid(experiment, **axes)
