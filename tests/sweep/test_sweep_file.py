@@ -31,7 +31,7 @@ def test_options_of_the_file_hold_for_blocks_that_do_not_say_otherwise(here):
 def test_other_rounds_leave_blocks_alone_that_need_one(here):
     text = "rounds: 3\ncheap: [{number: 1}, {number: 2, rounds: 5}, {number: 3, rounds: 1}]"
     assert [block.options.rounds for block in read(here, text, rounds=7)] == [7, 7, 1]
-    with pytest.raises(ValueError, match="cheap.rounds: got 'x'"):
+    with pytest.raises(ValueError, match="rounds: got 'x'"):
         read(here, "cheap: {rounds: x}", rounds=7)
 
 
