@@ -94,7 +94,8 @@ class _Step:
                 copy = softmax  # the narrow one
                 softmax = 4 * self.shape.scores
             kept = softmax + copy + mask + self.inner  # the weights, the mask and the output
-            forward = 2 * softmax + copy + mask + 2 * self.inner  # with scores, and a contiguous copy of the values
+            # the same, the scores, and a contiguous copy of the values
+            forward = 2 * softmax + copy + mask + 2 * self.inner
             backward = 2 * softmax  # the gradients of weights and scores
             return kept, forward, backward
         kept = 2 * self.inner  # the output, and that with the heads joined
@@ -122,7 +123,7 @@ class _Step:
             before = self.kept_by_layers - self.kept_by_layers // self.shape.num_layers
             kept_at_loss = self.kept
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values. With a
-        # graph also the norm's quotient and autocast's copies, left out here: there are few of them
+        # graph also the norm's quotient and autocast's copies of the norm's output, left out here: they are small
         attention = 2 * self.stream + 5 * self.inner + self.attention_forward
         # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product.
         # What the layer keeps for a graph is left out: the loss has it, too, and is higher
