@@ -47,8 +47,8 @@ def target() -> Path:
 def render(machines: Sequence[str]) -> dict[str, str]:
     """Execute every chapter about the first of the machines, and write the page.
 
-    A chapter ends in a table of the cases that others have measured, too. Returns the chapters that failed, each with
-    its reason, which the page tells, too."""
+    Most chapters end in a table of the cases that others have measured, too. Returns the chapters that failed, each
+    with its reason, which the page tells, too."""
     chapters, failed = execute(machines)
     exporter = HTMLExporter(template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
     exporter.register_filter("markdown2html", _to_html)
