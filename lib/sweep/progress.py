@@ -133,8 +133,10 @@ def statuses() -> list[str]:
     for known_shard in shard.known():
         # one that never wrote its status has nothing to tell
         with contextlib.suppress(FileNotFoundError):
+            # asked first: a sweep that ends meanwhile writes its last state before it frees the lock
+            is_running = known_shard.is_running()
             line = known_shard.file("status").read_text()
-            if not known_shard.is_running():
+            if not is_running:
                 # without the end that was expected
                 line = line.partition("; ")[0].replace(": running: ", ": ended unexpectedly: ")
             lines.append(line)

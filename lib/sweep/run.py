@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
     - `begins`: a case begins; its name.
     - `record`: a case has ended; its record.
-    - `lost`: another slot has to go on; why.
+    - `lost`: its worker is gone, and what is left has to go on; why.
     - `ready`: a node of Ray takes part; nothing."""
 
     kind: str

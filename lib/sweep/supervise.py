@@ -135,7 +135,7 @@ class Supervisor:
             self.progress.say(self.troubles[-1])
 
     def _requeue(self, slot: Slot, job: Job, reason: str) -> None:
-        """Let another slot measure what is left of a job; a case lost too often has crashed."""
+        """Let the next free slot measure what is left of a job; a case lost too often has crashed."""
         left = self.ledger.left(job)
         # a worker that was lost before a case began says nothing about that case
         if slot in self.progress.in_hand and left:

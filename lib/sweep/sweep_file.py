@@ -67,8 +67,8 @@ def _parse_yaml(file: Path) -> object:
         raise ValueError(f"file: got {size_bytes:,} bytes, expected at most {LARGEST_FILE:,}")
     try:
         return YAML(typ="safe", pure=True).load(file.read_text(encoding="utf-8"))
-    # ruamel raises one of the last four for a tag or an escape that its value does not fit, or for deep nesting
-    except (OSError, YAMLError, ValueError, LookupError, OverflowError, RecursionError) as error:
+    # ruamel raises one of the last five for a tag or an escape that its value does not fit, deep nesting, or %YAML 1.3
+    except (OSError, YAMLError, ValueError, LookupError, OverflowError, RecursionError, AssertionError) as error:
         raise ValueError(f"file: expected YAML: {' '.join(str(error).split())}") from None
 
 

@@ -51,8 +51,7 @@ def test_each_case_ends_as_it_must_and_costs_only_itself(cheap_sweep):
     code, printed = sweep.run()
     assert (code, printed.splitlines()[-1]) == (1, lines[-1])
     assert sweep.files() == before
-    code, printed = sweep.run("status")
-    assert printed.splitlines()[0] == f"cheap, shard 1/1: ended: {lines[-1]}"
+    assert sweep.run("status")[1].splitlines()[0] == f"cheap, shard 1/1: ended: {lines[-1]}"
     code, printed = sweep.run("--rounds", "3", "--dry")
     assert code == 0
     assert printed.splitlines()[-1] == f"cheap: {lines[-1].replace('0 left', '4 left')}"
