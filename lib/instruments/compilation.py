@@ -21,9 +21,9 @@ def start(device: str) -> None:
 
 
 def reset() -> None:
-    """Forget what this process has compiled, and make too many recompilations fail.
+    """Forget what this process has compiled, and let too many recompilations fail from here on.
 
-    By default PyTorch would only warn, and continue eagerly."""
+    By default PyTorch only warns, and continues eagerly."""
     import torch._dynamo
 
     torch.compiler.reset()

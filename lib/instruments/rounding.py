@@ -38,8 +38,8 @@ def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]
     """Return `loops`, a table of the assignment's loops.
 
     `sum_error` has two parts: `stored_error`, a thousand times the error of 0.01 in the term's dtype, and
-    `added_error`, lost by the additions. `stalls_after` counts the terms until the sum stalls, all of
-    them if it never does."""
+    `added_error`, that of the additions. `stalls_after` counts the terms until the sum stalls, all of them if it never
+    does."""
     wide = torch.float32
     name = dtype_name(narrow)
     # the dtypes of the sum and of the term; True if the term is converted to fp32 before the addition

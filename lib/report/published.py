@@ -1,7 +1,7 @@
 """Read what public write-ups of the assignment printed.
 
-Each file of `reports/published` holds one kind of table; `sources.csv` says whose it is and where it was found. Numbers
-of other hardware are context: they neither confirm nor contradict ours.
+Each file of `reports/published` holds one kind of table; `sources.csv` says whose it is and, where known, its address.
+`datasheets.csv` names its own sources. Numbers of other hardware are context: they neither confirm nor contradict ours.
 """
 
 from collections.abc import Sequence
