@@ -94,7 +94,8 @@ class _Step:
                 copy = softmax  # the narrow one
                 softmax = 4 * self.shape.scores
             kept = softmax + copy + mask + self.inner  # the weights, the mask and the output
-            # the same, the scores, and a contiguous copy of the values
+            # the same, the scores, and a contiguous copy of the values; if the softmax is in fp32, then that has the peak:
+            # narrow scores, as large as `copy`, wide ones and wide weights
             forward = 2 * softmax + copy + mask + 2 * self.inner
             backward = 2 * softmax  # the gradients of weights and scores
             return kept, forward, backward
@@ -107,7 +108,8 @@ class _Step:
             # forward a tile's scores in fp32; backward also their gradients; under autocast each pass has a narrow copy
             tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)
             forward += (4 + self.copy_bytes) * tile
-            # scaled queries and copied values, and the gradient of queries is in fp32
+            # scaled queries and copied values, and the gradient of queries is in fp32; left out is the output's gradient,
+            # which is copied, too, if there are several sequences
             backward += 2 * self.inner + (self.stream - self.inner) + (8 + self.copy_bytes) * tile
         return kept, forward, backward
 
