@@ -94,7 +94,7 @@ class _Step:
                 copy = softmax  # the narrow one
                 softmax = 4 * self.shape.scores
             kept = softmax + copy + mask + self.inner  # the weights, the mask and the output
-            # the same, the scores, and a contiguous copy of the values; if the softmax is in fp32, then that has the peak:
+            # the same, the scores, and a contiguous copy of the values; if the softmax is in fp32, it has the peak:
             # narrow scores, as large as `copy`, wide ones and wide weights
             forward = 2 * softmax + copy + mask + 2 * self.inner
             backward = 2 * softmax  # the gradients of weights and scores
@@ -108,8 +108,8 @@ class _Step:
             # forward a tile's scores in fp32; backward also their gradients; under autocast each pass has a narrow copy
             tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)
             forward += (4 + self.copy_bytes) * tile
-            # scaled queries and copied values, and the gradient of queries is in fp32; left out is the output's gradient,
-            # which is copied, too, if there are several sequences
+            # scaled queries and copied values, and the gradient of queries is in fp32. Left out: of several sequences
+            # the output's gradient is copied, too
             backward += 2 * self.inner + (self.stream - self.inner) + (8 + self.copy_bytes) * tile
         return kept, forward, backward
 

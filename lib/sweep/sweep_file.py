@@ -54,6 +54,9 @@ def load(name: str, rounds: int | None = None) -> list[Block]:
     for anything that could not run."""
     files = notebooks.sweeps()
     validate.choice("sweep", name, files)
+    if rounds is not None:
+        # checked by itself, since the file is not to blame
+        Options(rounds)
     try:
         return _blocks(_parse_yaml(files[name]), rounds)
     except ValueError as error:

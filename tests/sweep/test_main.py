@@ -122,7 +122,7 @@ def test_a_second_sweep_is_told_that_one_is_running(cheap_sweep):
     ("options", "said"),
     [
         (("--shard", "3/2"), "shard: got '3/2', expected k/n"),
-        (("--rounds", "0"), "cheap.yaml: cheap.rounds: got 0, expected at least 1"),
+        (("--rounds", "0"), "rounds: got 0, expected at least 1"),
         (("--budget", "-1"), "budget: got -1.0, expected at least 1"),
         (("--address", "nowhere"), "address: got 'nowhere', expected host:port"),
     ],
