@@ -19,7 +19,7 @@ class NotebookFailed(Exception):
 
 def sweeps() -> dict[str, Path]:
     """Return the sweep files by name."""
-    return {file.stem: file for file in sorted(SWEEPS.glob("*.yaml"))}
+    return {file.stem: file for file in sorted(SWEEPS.glob("*.yaml")) if file.is_file()}
 
 
 @functools.cache
