@@ -41,9 +41,10 @@ def name_kernels() -> None:
 def cold() -> Iterator[dict]:
     """Compile inside the block from empty caches; what this process has compiled needs a reset first.
 
-    What it compiles goes to $TORCHINDUCTOR_CACHE_DIR, if set, at the block's end. Yields a dict that then gets metrics:
-    the numbers of compiled `graphs` and of `graph_breaks`, and `graph_break_reasons`, a table of `reason` (its first
-    line) and `count`."""
+    At the block's end, what it has compiled is copied to $TORCHINDUCTOR_CACHE_DIR, if set; PyTorch sets that when it
+    first compiles. None of it may have been loaded from there: a process may crash when a library that it has loaded is
+    overwritten. Yields a dict that then gets metrics: the numbers of compiled `graphs` and of `graph_breaks`, and
+    `graph_break_reasons`, a table of `reason` (its first line) and `count`."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 
