@@ -48,8 +48,9 @@ _plain_works: dict["Ladder", Work] = {}  # of the last shape alone
 class Ladder(Case):
     """Run a step with `switches`, joined by `+` in the order of SWITCHES, or `plain`.
 
-    `losses` also trains 50 steps beside the plain one; of compiled cases, a process can do that for the last one only
-    (see `compilation.cold`). Raises ValueError for switches that are unknown, out of order, or lack one that they need."""
+    `losses` also trains 50 steps beside the plain one; of compiled cases, a process can do that for the last one alone
+    (see `compilation.cold`). Raises ValueError for switches that are unknown, out of order, or that lack one which they
+    need."""
 
     experiment: ClassVar[str] = "ladder"
     size: str = one_of(model.SIZES)

@@ -102,7 +102,7 @@ def _jobs(experiment: str, round: int, device: str, entries: list[Entry], slots:
     if alone:
         slots = 1
     if round > 1:
-        # the first round is in the order of the file; in later ones no case is always first
+        # the first round is in the order of the file, which shall not decide in all rounds what comes first
         random.Random(f"{experiment} {round}").shuffle(entries)
     jobs = []
     for number in range(min(slots, len(entries))):
