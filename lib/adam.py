@@ -71,7 +71,7 @@ def foreach(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper:
         rms = torch._foreach_sqrt(exp_avg_sqs)
     torch._foreach_div_(rms, [(1 - hyper.beta2**t) ** 0.5 for t in counts])
     torch._foreach_add_(rms, hyper.eps)
-    # the rate goes into the denominator, so that the update is one more operation on lists
+    # the rate goes into the denominator: addcdiv takes numbers alone, and inside torch.compile the rate is a tensor
     torch._foreach_div_(rms, [-hyper.lr / (1 - hyper.beta1**t) for t in counts])
     torch._foreach_addcdiv_(params, exp_avgs, rms)
 

@@ -94,7 +94,7 @@ def linear(x: Tensor, weight_FC: Tensor, bias_F: Tensor | None = None) -> Tensor
 
 
 class Linear(nn.Linear):
-    """Compute an `nn.Linear` by the faster library."""
+    """Compute an `nn.Linear` by the faster library, of inputs with at least two dimensions."""
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
