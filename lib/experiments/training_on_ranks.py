@@ -50,7 +50,7 @@ class Replica(Training):
         if variant == "sharded":
             self.optimizer = ShardedOptimizer(self.module.parameters(), adam.AdamW, variant="fused")
         if variant == "torch_zero":
-            # imported here, since it takes two seconds
+            # imported here, since it takes a second
             from torch.distributed.optim import ZeroRedundancyOptimizer
 
             self.optimizer = ZeroRedundancyOptimizer(self.module.parameters(), adam.AdamW, variant="fused")
@@ -123,7 +123,7 @@ class TorchShards(Shards):
 
     def wrap(self, parallel_case) -> None:
         """Shard each layer, then the rest."""
-        # imported here, since it takes two seconds
+        # imported here, since it takes a second
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

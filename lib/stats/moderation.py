@@ -52,9 +52,9 @@ def _belonging(tail: float, others: np.ndarray) -> float:
 
 
 def _fitted(log_variances: np.ndarray, freedoms: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit the log level of scaled F distributions to log variances, by Newton's method.
+    """Fit the level of scaled F distributions to log variances, by Newton's method.
 
-    Returns log levels (candidates, 1) and log likelihoods (candidates,), for each of PRIOR_FREEDOMS."""
+    Returns levels (candidates, 1) and log likelihoods (candidates,), for each of PRIOR_FREEDOMS."""
     levels = np.full_like(PRIOR_FREEDOMS, np.median(log_variances))
     for _ in range(30):
         # a level is the log of the prior's variance; a share is the F variable as a beta variable
