@@ -128,7 +128,7 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
 
 
 def _cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """Return a cell for each heading with its text, and for each code cell with outputs.
+    """Return markdown cells, split at each heading, and a cell for each code cell with outputs.
 
     The code of cells that show nothing stands with that of the next one that does."""
     cells = []

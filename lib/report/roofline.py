@@ -118,7 +118,7 @@ def bounds(
     table: pd.DataFrame, machine: str, phases: Callable[[Mapping], list[tuple[float, float]]] = step_phases,
     time: str = "total_ms",
 ) -> pd.DataFrame:  # fmt: skip
-    """Add `bound_ms`, `bound_percent` and for steps `own_ms` to a table of medians.
+    """Add `bound_ms`, `bound_percent` and for training steps `own_ms` to a table of medians.
 
     `bound_percent` is the bound's share of the time. `phases` gives the FLOPs and bytes of a row; by default those of a
     step, whose facts (STEP_FACTS) the table keeps. A row without precision is fp32. `own_ms` is the time of the step's
