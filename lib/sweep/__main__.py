@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from lib import notebooks, records, validate
 from lib.instruments import device
 from lib.sweep import plan, progress, run, shard, supervise, sweep_file
-from lib.sweep.ledger import Ledger, listed
+from lib.sweep.ledger import Ledger
 from lib.sweep.plan import Plan
 from lib.sweep.progress import Progress
 from lib.sweep.shard import Busy
@@ -34,10 +34,13 @@ def sweep(options: argparse.Namespace) -> int:
     blocks = sweep_file.load(options.sweep, options.rounds)
     gpus = plan.pins()
     planned = plan.make(blocks, own_shard, max(1, len(gpus)))
-    ledger = Ledger(options.retry, options.stale)
     if options.dry:
-        print(*listed(planned, ledger), sep="\n")
-        print(f"{options.sweep}: {progress.counted(ledger.counts(planned.jobs))}")
+        ledger = Ledger(planned.jobs, options.retry, options.stale)
+        for label, statuses in ledger.statuses.items():
+            print(f"{label}: {' '.join(statuses.values())}")
+        for label, reason in planned.left_out.items():
+            print(f"{label}: left out: {reason}")
+        print(f"{options.sweep}: {progress.counted(ledger.counts())}")
         return 0
     missing = device.on("cuda").missing()
     if missing and all(block.options.needs == "cuda" for block in blocks):
@@ -54,8 +57,10 @@ def sweep(options: argparse.Namespace) -> int:
         run.clear(own_shard.scratch())
         # nodes of a cluster may yet come
         slots = max(1, sum(max(1, len(box.parts)) for box in boxes()))
-        shown = Progress(options.sweep, own_shard, planned.jobs, ledger, slots)
-        supervisor = Supervisor(boxes, ledger, shown, deadline, received)
+        # read under the lock, when no other sweep makes these records
+        ledger = Ledger(planned.jobs, options.retry, options.stale)
+        shown = Progress(options.sweep, own_shard, ledger, slots)
+        supervisor = Supervisor(boxes, shown, deadline, received)
         try:
             supervisor.run(planned.first)
             # the pace counts from here, even if a small case could not begin; a line has said so
@@ -72,7 +77,7 @@ def _end(planned: Plan, ledger: Ledger, troubles: list[str], received: list[int]
     """Print the last lines, and return the exit code."""
     for reason, cases in Counter(planned.left_out.values()).items():
         print(f"{cases} left out: {reason}")
-    counts = ledger.counts(planned.jobs)
+    counts = ledger.counts()
     print(progress.counted(counts), *troubles, sep="\n")
     if received:
         print("stopped; the same command continues")

@@ -3,59 +3,51 @@
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 
+import pandas as pd
 import torch
 
 from lib import records
 from lib.instruments import memory_limit
-from lib.sweep.plan import Entry, Job, Plan
+from lib.sweep import plan
+from lib.sweep.plan import Entry, Job
 
 MORE = 1.1  # times the former limit of memory: above it, a case that ran out is tried again
 
 
-@dataclass
 class Ledger:
     """Tell what is still to be measured.
 
     Measured again are records of other code, and what found no memory where there is more now; with `retry`, all that
-    failed, crashed, took too long or found no memory; with `other_torch`, what another PyTorch measured. Each record is
-    made only once by a sweep."""
+    failed, crashed, took too long or found no memory; with `other_torch`, what another PyTorch measured."""
 
-    retry: bool = False
-    other_torch: bool = False
-    statuses: dict[Path, str] = field(default_factory=dict)  # by file; `left` if it is to be made
-    seconds: dict[Path, float] = field(default_factory=dict)  # that a case took, in this sweep or before
+    def __init__(self, jobs: Sequence[Job], retry: bool = False, other_torch: bool = False):
+        self.retry = retry
+        self.other_torch = other_torch
+        self.statuses = {}  # by label, then by round; `left` if it is to be measured
+        self.seconds = {}  # that a case took last, in this sweep or before, by label
+        for job in jobs:
+            for entry in job.entries:
+                self._note(entry.label, job.round, self._found(job, entry))
 
-    def finish(self, file: Path, record: dict) -> None:
-        """Note that this sweep has made a record."""
-        self.statuses[file] = record["status"]
-        self.seconds[file] = record["seconds"]
+    def finish(self, record: dict) -> None:
+        """Note a record that this sweep has made."""
+        label = plan.label_of(record["experiment"], record["case"])
+        self.seconds[label] = record["seconds"]
+        self._note(label, record["round"], record["status"])
 
-    def left(self, job: Job) -> tuple[Entry, ...]:
-        """Return the entries of a job that are still to be measured."""
-        return tuple(entry for entry in job.entries if self.status(job, entry) == "left")
+    def _note(self, label: str, round: int, status: str) -> None:
+        """Note the status of a round; those after one that did not end ok are not measured, but `skipped`."""
+        rounds = self.statuses.setdefault(label, {})
+        rounds[round] = status
+        for later in sorted(rounds):
+            earlier = {rounds[number] for number in rounds if number < later}
+            if rounds[later] == "left" and earlier - {"ok", "left"}:
+                rounds[later] = "skipped"
 
-    def status(self, job: Job, entry: Entry) -> str:
-        """Return the status of a record, or `left` if it is to be made.
-
-        After a round that did not end ok it is not made, but `skipped`."""
-        status = self._status(job, job.file(entry))
-        earlier = {self._status(job, job.file(entry, round)) for round in range(1, job.round)}
-        if status == "left" and earlier - {"ok", "left"}:
-            return "skipped"
-        return status
-
-    def _status(self, job: Job, file: Path) -> str:
-        """Return the status of one file, whatever became of earlier rounds."""
-        # a file is read once; `finish` notes what this sweep makes
-        if file not in self.statuses:
-            self.statuses[file] = self._found(job, file)
-        return self.statuses[file]
-
-    def _found(self, job: Job, file: Path) -> str:
+    def _found(self, job: Job, entry: Entry) -> str:
         """Return the status of a record made before, or `left` if there is none that counts."""
+        file = job.file(entry)
         if not file.exists():
             return "left"
         try:
@@ -63,7 +55,7 @@ class Ledger:
         except ValueError as error:
             warnings.warn(f"{file.name}: damaged, so measured again: {error}", stacklevel=2)
             return "left"
-        self.seconds[file] = record["seconds"]
+        self.seconds[entry.label] = record["seconds"]
         if self._is_wanted_again(job, record):
             return "left"
         return record["status"]
@@ -80,17 +72,26 @@ class Ledger:
             return True
         return self.retry and record["status"] != "ok"
 
-    def counts(self, jobs: Sequence[Job]) -> Counter[str]:
+    def left(self, job: Job) -> tuple[Entry, ...]:
+        """Return the entries of a job that are still to be measured."""
+        return tuple(entry for entry in job.entries if self.statuses[entry.label][job.round] == "left")
+
+    def counts(self) -> Counter[str]:
         """Count the cases of all rounds by status."""
-        return Counter(self.status(job, entry) for job in jobs for entry in job.entries)
+        counts = Counter()
+        for rounds in self.statuses.values():
+            counts.update(rounds.values())
+        return counts
+
+    def seconds_left(self) -> float:
+        """Return how long what is left will take, by times of the same case, else of its experiment."""
+        medians = pd.Series(self.seconds).groupby(_experiment).median().to_dict()
+        seconds = 0.0
+        for label, rounds in self.statuses.items():
+            of_case = self.seconds.get(label, medians.get(_experiment(label), 0.0))
+            seconds += of_case * list(rounds.values()).count("left")
+        return seconds
 
 
-def listed(plan: Plan, ledger: Ledger) -> list[str]:
-    """List the cases, one a line: the status of each round, or why it is left out."""
-    statuses = {}
-    for job in plan.jobs:
-        for entry in job.entries:
-            case = f"{job.experiment} {records.name(entry.case)}"
-            statuses.setdefault(case, []).append(ledger.status(job, entry))
-    lines = [f"{case}: {' '.join(of_rounds)}" for case, of_rounds in statuses.items()]
-    return lines + [f"{case}: left out: {reason}" for case, reason in plan.left_out.items()]
+def _experiment(label: str) -> str:
+    return label.split()[0]

@@ -23,6 +23,7 @@ from lib.sweep.sweep_file import Block
 class Entry:
     """Hold a case to measure about `seconds`, within `timeout` seconds."""
 
+    label: str
     case: dict
     seconds: float
     timeout: float
@@ -42,14 +43,14 @@ class Job:
     alone: bool
     entries: tuple[Entry, ...]
 
-    def file(self, entry: Entry, round: int | None = None) -> Path:
-        """Return the file of an entry's record, in this round or another."""
-        return records.path(self.machine, self.experiment, entry.case, round or self.round)
+    def file(self, entry: Entry) -> Path:
+        """Return the file of an entry's record."""
+        return records.path(self.machine, self.experiment, entry.case, self.round)
 
 
 @dataclass
 class Plan:
-    """Hold the jobs in order, and why cases are left out, by experiment and name.
+    """Hold the jobs in order, and why cases are left out, by their labels.
 
     The `first` ones have one small case of each experiment, which is in `jobs`, too."""
 
@@ -63,7 +64,6 @@ def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
 
     With several slots, each of these kernels is split into one a slot, unless its cases need the whole machine."""
     plan = Plan()
-    order = list(dict.fromkeys(block.experiment for block in blocks))
     entries_of_kernel = {}
     smallest = {}
     numbers = itertools.count(1)
@@ -74,23 +74,24 @@ def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
             # dealt like cards, so that each shard has some of every experiment, and all rounds of a case
             if next(numbers) % shard.count != shard.number % shard.count:
                 continue
+            label = label_of(block.experiment, asdict(case))
             reason = _missing(options.needs, case)
             if reason:
-                plan.left_out[f"{block.experiment} {records.name(asdict(case))}"] = reason
+                plan.left_out[label] = reason
                 continue
-            entry = Entry(asdict(case), options.seconds, options.timeout)
+            entry = Entry(label, asdict(case), options.seconds, options.timeout)
             entries.append(entry)
             fresh = str({axis: getattr(case, axis) for axis in options.fresh})
             for round in range(1, options.rounds + 1):
-                kernel = (options.tier, round, order.index(block.experiment), case.device, fresh)
+                kernel = (options.tier, round, block.experiment, case.device, fresh)
                 entries_of_kernel.setdefault(kernel, []).append(entry)
         if entries:
             # of the experiment's first block, since names such as sizes cannot be compared
             smallest.setdefault(block.experiment, min(entries, key=_size))
     # sorting keeps the order of what is equal here, which is that of the file
-    for kernel in sorted(entries_of_kernel, key=lambda kernel: kernel[:3]):
-        _, round, position, device, _ = kernel
-        plan.jobs += _jobs(order[position], round, device, entries_of_kernel[kernel], slots)
+    for kernel in sorted(entries_of_kernel, key=lambda kernel: kernel[:2]):
+        _, round, experiment, device, _ = kernel
+        plan.jobs += _jobs(experiment, round, device, entries_of_kernel[kernel], slots)
     for experiment, entry in smallest.items():
         plan.first += _jobs(experiment, 1, entry.case["device"], [entry], 1)
     return plan
@@ -109,6 +110,11 @@ def _jobs(experiment: str, round: int, device: str, entries: list[Entry], slots:
         part = tuple(entries[number::slots])
         jobs.append(Job(experiment, round, device, environment.machine(device), alone, part))
     return jobs
+
+
+def label_of(experiment: str, case: dict) -> str:
+    """Return the label of a case, for people and for the ledger: `adam fused-1-16384-cpu`."""
+    return f"{experiment} {records.name(case)}"
 
 
 def _size(entry: Entry) -> float:

@@ -9,17 +9,14 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-import pandas as pd
 from tqdm import tqdm
 
 from lib import paths, records
-from lib.sweep import shard
+from lib.sweep import plan, shard
 from lib.sweep.ledger import Ledger
-from lib.sweep.plan import Job
 from lib.sweep.shard import Shard
 
 BAD = ("failed", "crashed", "timeout")
@@ -28,68 +25,55 @@ BAD = ("failed", "crashed", "timeout")
 class Progress:
     """Follow the jobs of one sweep, which run in `slots` kernels at a time."""
 
-    def __init__(self, sweep: str, own_shard: Shard, jobs: Sequence[Job], ledger: Ledger, slots: int):
+    def __init__(self, sweep: str, own_shard: Shard, ledger: Ledger, slots: int):
         self.sweep = sweep
         self.shard = own_shard
+        self.ledger = ledger
         self.slots = slots
-        self.counts = ledger.counts(jobs)
-        self.left = set()  # experiment, name and round of what is still to be measured
-        self.case_seconds = {}  # by experiment and name: what the case took last, in this sweep or before
-        for job in jobs:
-            for entry in job.entries:
-                name = records.name(entry.case)
-                if ledger.status(job, entry) == "left":
-                    self.left.add((job.experiment, name, job.round))
-                if job.file(entry) in ledger.seconds:
-                    self.case_seconds[job.experiment, name] = ledger.seconds[job.file(entry)]
         self.started = None  # when the jobs that come after the small cases began
         self.measured_seconds = 0.0  # which the cases of these jobs took, together
-        self.in_hand = {}  # names, by slot
+        self.in_hand = {}  # labels, by slot
         # without a terminal there is no bar
-        self.bar = tqdm(total=len(self.left), dynamic_ncols=True, disable=None, bar_format="{desc} {bar} {n}/{total}")
+        self.bar = tqdm(total=self.left(), dynamic_ncols=True, disable=None, bar_format="{desc} {bar} {n}/{total}")
         self.write("running")
+
+    def left(self) -> int:
+        """Count what is still to be measured."""
+        return self.ledger.counts()["left"]
 
     def ends_first(self) -> None:
         """Tell how the small cases ended; the pace of the others counts from here."""
         # not if they all had records before
-        if len(self.left) < self.bar.total:
-            self.say(f"one case of each experiment has run: {counted(self.counts)}; {self.expected_end()}")
+        if self.left() < self.bar.total:
+            self.say(f"one case of each experiment has run: {counted(self.ledger.counts())}; {self.expected_end()}")
         self.started = time.time()
 
-    def begins(self, slot: object, name: str) -> None:
-        """Note the case in hand at a slot; `name` says experiment and case."""
-        self.in_hand[slot] = name
-        self.bar.set_description_str(name[:60].ljust(60))
+    def begins(self, slot: object, label: str) -> None:
+        """Note the case in hand at a slot."""
+        self.in_hand[slot] = label
+        self.bar.set_description_str(label[:60].ljust(60))
         self.write("running")
 
     def ends(self, slot: object, record: dict) -> None:
-        """Note a record, and tell at once if its case ended badly."""
+        """Note a record in the ledger, and tell at once if its case ended badly."""
         self.in_hand.pop(slot, None)
-        left_before = len(self.left)
-        case = (record["experiment"], records.name(record["case"]))
-        self.left.discard((*case, record["round"]))
-        if record["status"] != "ok":
-            # it is not measured in later rounds
-            self.left = {key for key in self.left if key[:2] != case}
-        self.counts["left"] = len(self.left)
-        self.counts[record["status"]] += 1
-        self.case_seconds[case] = record["seconds"]
+        left_before = self.left()
+        self.ledger.finish(record)
+        left = self.left()
+        self.bar.update(left_before - left)
         if self.started:
             self.measured_seconds += record["seconds"]
-        self.bar.update(left_before - len(self.left))
         if record["status"] in BAD:
-            self.say(f"{record['status']}: {' '.join(case)}: {record['metrics'].get('reason', '')}")
-        if 0 < len(self.left) <= self.bar.total / 2 < left_before:
+            label = plan.label_of(record["experiment"], record["case"])
+            self.say(f"{record['status']}: {label}: {record['metrics'].get('reason', '')}")
+        if 0 < left <= self.bar.total / 2 < left_before:
             self.say(f"half of the cases are measured; {self.expected_end()}")
 
     def expected_end(self) -> str:
-        """Tell the expected end by times of the same case, else of its experiment."""
-        if not self.case_seconds:
+        """Tell the expected end by the times of the cases so far."""
+        if not self.ledger.seconds:
             return "no case has a time yet"
-        medians = pd.Series(self.case_seconds).groupby(level=0).median()
-        left_seconds = 0.0
-        for experiment, name, _ in self.left:
-            left_seconds += self.case_seconds.get((experiment, name), medians.get(experiment, 0.0))
+        left_seconds = self.ledger.seconds_left()
         if not self.measured_seconds:
             # kernels must start too, and the smallest cases came first
             return f"at least {left_seconds / self.slots / 60:.0f} min left"
@@ -106,10 +90,10 @@ class Progress:
 
     def write(self, state: str) -> None:
         """Write the status file, whose line `make status` prints; ignores a full disk."""
-        line = f"{state}: {counted(self.counts)}"
+        line = f"{state}: {counted(self.ledger.counts())}"
         if state == "running":
             line += f"; {self.expected_end()} (process {os.getpid()} on {platform.node()})"
-            line += "".join(f"; now {name}" for name in self.in_hand.values())
+            line += "".join(f"; now {label}" for label in self.in_hand.values())
         with contextlib.suppress(records.CannotWrite):
             records.write(self.shard.file("status"), f"{self.sweep}, shard {self.shard}: {line}")
 

@@ -39,7 +39,7 @@ _threads = concurrent.futures.ThreadPoolExecutor(max_workers=64)
 class Message(NamedTuple):
     """Tell of a job by one of these kinds, each with its content.
 
-    - `begins`: a case begins; its name.
+    - `begins`: a case begins; its label.
     - `record`: a case has ended; its record.
     - `lost`: its worker is gone, and what is left has to go on; why.
     - `ready`: a node of Ray takes part; nothing."""
@@ -89,17 +89,17 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
         # all are measured, or the kernel ended between two cases: another one goes on
         if not left or (seen.saved and not seen.in_hand):
             continue
-        name = records.name(left[0].case)
+        label = left[0].label
         if not seen.in_hand:
-            starts[name] += 1
-            if starts[name] == STARTS:
+            starts[label] += 1
+            if starts[label] == STARTS:
                 raise NotebookFailed(f"no case could begin: {seen.reason}")
             continue
-        tries[name] += 1
+        tries[label] += 1
         if seen.timed_out:
             reason = f"took longer than {left[0].timeout:g} s"
             yield ended_badly(job, left.pop(0), "timeout", reason, seen.since)
-        elif tries[name] == TRIES:
+        elif tries[label] == TRIES:
             yield ended_badly(job, left.pop(0), "crashed", seen.reason, seen.since)
 
 
@@ -172,7 +172,7 @@ def _watch(seen: _Seen, job: Job, batch: Sequence[Entry], note_file: Path, execu
                 yield Message("record", records.read(job.file(entry)))
             # one is in hand, and was not told yet
             if note["begun"] > max(seen.begun, note["saved"]):
-                yield Message("begins", records.name(batch[note["saved"]].case))
+                yield Message("begins", batch[note["saved"]].label)
             seen.begun = note["begun"]
             seen.saved = note["saved"]
             seen.since = note_file.stat().st_mtime

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from lib import records
 from lib.sweep import run
-from lib.sweep.ledger import Ledger
 from lib.sweep.plan import Job
 from lib.sweep.progress import Progress
 from lib.sweep.run import Message, Place
@@ -61,7 +60,6 @@ class Supervisor:
     record tells."""
 
     boxes: Callable[[], Sequence[Box]]
-    ledger: Ledger
     progress: Progress
     deadline: float
     stop: list[int]
@@ -91,7 +89,7 @@ class Supervisor:
         """Start waiting jobs in their order, as long as there is a free slot for the next."""
         while self.waiting:
             job = self.waiting[0]
-            left = self.ledger.left(job)
+            left = self.progress.ledger.left(job)
             if left:
                 free_slots = [box.free_slot(job, self.busy) for box in self.boxes()]
                 slot = next(filter(None, free_slots), None)
@@ -117,10 +115,9 @@ class Supervisor:
         Raises OSError or records.CannotWrite of a slot, which ends the sweep; other errors are lines of `troubles`."""
         job = self.busy[slot]
         match event:
-            case Message("begins", name):
-                self.progress.begins(slot, f"{job.experiment} {name}")
+            case Message("begins", label):
+                self.progress.begins(slot, label)
             case Message("record", record):
-                self.ledger.finish(records.path(job.machine, job.experiment, record["case"], record["round"]), record)
                 self.progress.ends(slot, record)
             case Message("lost", reason):
                 self._requeue(slot, job, reason)
@@ -136,7 +133,7 @@ class Supervisor:
 
     def _requeue(self, slot: Slot, job: Job, reason: str) -> None:
         """Let the next free slot measure what is left of a job; a case lost too often has crashed."""
-        left = self.ledger.left(job)
+        left = self.progress.ledger.left(job)
         # a worker that was lost before a case began says nothing about that case
         if slot in self.progress.in_hand and left:
             file = job.file(left[0])

@@ -31,27 +31,27 @@ def test_a_record_means_done_and_a_damaged_one_is_none(jobs):
     first, second, third = jobs[0].entries
     save(jobs[0], first)
     file = save(jobs[0], second)
-    assert Ledger().left(jobs[0]) == (third,)
+    assert Ledger(jobs).left(jobs[0]) == (third,)
     file.write_text(file.read_text()[:-20])
     with pytest.warns(UserWarning, match="damaged, so measured again"):
-        assert Ledger().left(jobs[0]) == (second, third)
+        assert Ledger(jobs).left(jobs[0]) == (second, third)
 
 
 def test_records_of_other_code_are_measured_again_once(jobs, monkeypatch):
     entry = jobs[0].entries[0]
     file = save(jobs[0], entry)
     monkeypatch.setattr(records, "digest", lambda experiment: "0" * 16)
-    ledger = Ledger()
+    ledger = Ledger(jobs)
     assert entry in ledger.left(jobs[0])
-    ledger.finish(file, records.read(file))
+    ledger.finish(records.read(file))
     assert entry not in ledger.left(jobs[0])
 
 
 def test_stale_measures_again_what_another_pytorch_measured(jobs):
     entry = jobs[0].entries[0]
     save(jobs[0], entry, torch="0.1")
-    assert entry not in Ledger().left(jobs[0])
-    assert entry in Ledger(other_torch=True).left(jobs[0])
+    assert entry not in Ledger(jobs).left(jobs[0])
+    assert entry in Ledger(jobs, other_torch=True).left(jobs[0])
 
 
 @pytest.mark.parametrize("status", ["failed", "crashed", "timeout", "oom"])
@@ -59,17 +59,17 @@ def test_what_ended_badly_is_repeated_by_retry_alone_and_not_tried_in_later_roun
     entry = jobs[0].entries[0]
     save(jobs[0], entry, status, limit_bytes=2**60)
     for job in jobs:
-        assert entry not in Ledger().left(job)
-        assert entry in Ledger(retry=True).left(job)
+        assert entry not in Ledger(jobs).left(job)
+        assert entry in Ledger(jobs, retry=True).left(job)
 
 
 def test_what_found_no_memory_is_tried_again_with_more_memory(jobs, monkeypatch):
     first, *others = jobs[0].entries
     save(jobs[0], first, "oom", limit_bytes=8 * 2**30)
     monkeypatch.setattr(Cpu, "free_bytes", lambda _: 7 * 2**30)
-    assert Ledger().left(jobs[0]) == tuple(others)
+    assert Ledger(jobs).left(jobs[0]) == tuple(others)
     monkeypatch.setattr(Cpu, "free_bytes", lambda _: 16 * 2**30)
-    assert Ledger().left(jobs[0]) == jobs[0].entries
+    assert Ledger(jobs).left(jobs[0]) == jobs[0].entries
     # which the user does not offer
     monkeypatch.setattr(resource, "getrlimit", lambda _: (8 * 2**30, resource.RLIM_INFINITY))
-    assert Ledger().left(jobs[0]) == tuple(others)
+    assert Ledger(jobs).left(jobs[0]) == tuple(others)

@@ -7,7 +7,8 @@ import pytest
 
 from lib import catalog
 from lib.instruments.device import Cuda
-from lib.sweep import ledger, plan, sweep_file
+from lib.sweep import plan, sweep_file
+from lib.sweep.__main__ import main
 from lib.sweep.shard import Shard
 
 TEXT = """
@@ -62,18 +63,18 @@ def test_shards_have_all_cases_once_and_all_rounds_of_each(here, count):
 def test_slots_share_the_cases_unless_the_whole_machine_is_needed(here, monkeypatch, device, alone, parts):
     monkeypatch.setitem(catalog.CATALOG, "cheap", catalog.Experiment(title="Cheap", alone=alone))
     monkeypatch.setattr(plan.environment, "machine", lambda device: "a-gpu")
-    entries = [plan.Entry({"number": number}, 0.1, 1) for number in range(5)]
+    entries = [plan.Entry("cheap", {"number": number}, 0.1, 1) for number in range(5)]
     jobs = plan._jobs("cheap", 1, device, entries, 2)
     assert [numbers(job) for job in jobs] == parts
     assert {job.alone for job in jobs} == {alone or device == "cpu"}
 
 
-def test_what_the_machine_cannot_run_is_left_out_with_its_reason(here, monkeypatch):
+def test_what_the_machine_cannot_run_is_left_out_with_its_reason(here, monkeypatch, capsys):
     needing = "{number: 3, needs: cuda}, {number: 4, needs: emulated_bf16}"
-    text = f"cheap: [{{number: 1}}, {{number: 2, behaviour: unavailable}}, {needing}]"
+    here.write(f"cheap: [{{number: 1}}, {{number: 2, behaviour: unavailable}}, {needing}]")
     monkeypatch.setattr(plan.processor, "emulates_bf16", lambda: False)
-    left_out = planned(here, text)
-    assert ledger.listed(left_out, ledger.Ledger()) == [
+    assert main(["cheap", "--dry"]) == 0
+    assert capsys.readouterr().out.splitlines()[:-1] == [
         "cheap 1-ok-1-cpu: left left left",
         "cheap 2-unavailable-1-cpu: left out: it says so",
         "cheap 3-ok-1-cpu: left out: it needs cuda",

@@ -19,7 +19,7 @@ def slot(loses=lambda number: False):
 
     def measured(job, deadline):
         for entry in job.entries:
-            yield Message("begins", records.name(entry.case))
+            yield Message("begins", entry.label)
             if loses(entry.case["number"]):
                 yield Message("lost", "its machine lost power")
                 return
@@ -38,9 +38,8 @@ def jobs(here):
 
 
 def supervised(jobs, boxes):
-    ledger = Ledger()
-    shown = progress.Progress("cheap", Shard(), jobs, ledger, len(boxes))
-    supervisor = Supervisor(lambda: boxes, ledger, shown, float("inf"), stop=[])
+    shown = progress.Progress("cheap", Shard(), Ledger(jobs), len(boxes))
+    supervisor = Supervisor(lambda: boxes, shown, float("inf"), stop=[])
     supervisor.run(jobs)
     shown.close("ended")
     return supervisor
@@ -66,7 +65,7 @@ def test_what_a_lost_slot_had_is_measured_by_another(jobs):
 
     supervisor = supervised(jobs, [Box(slot(loses)), Box(slot(loses))])
     assert sorted(begun) == [1, 2, 3, 3, 4, 5, 6]
-    assert supervisor.ledger.counts(jobs) == {"ok": 6}
+    assert supervisor.progress.ledger.counts() == {"ok": 6}
     assert supervisor.troubles == []
     assert progress.statuses()[-1].endswith(" cheap: 6 ok")
 
@@ -75,7 +74,7 @@ def test_a_case_that_loses_every_slot_has_crashed(jobs, capsys):
     supervisor = supervised(jobs, [Box(slot(lambda number: number == 3))])
     told = f"crashed: cheap 3-ok-1-cpu: {LOSSES} workers were lost with it in hand: its machine lost power"
     assert told in capsys.readouterr().out.splitlines()
-    assert supervisor.ledger.counts(jobs) == supervisor.progress.counts == {"ok": 5, "crashed": 1, "left": 0}
+    assert supervisor.progress.ledger.counts() == {"ok": 5, "crashed": 1}
 
 
 def test_a_full_disk_ends_the_sweep(jobs):
@@ -95,11 +94,11 @@ def test_an_error_of_a_slot_is_told_and_the_rest_is_measured(jobs):
 
     supervisor = supervised(jobs, [Box(wrong_once)])
     assert supervisor.troubles == ["cheap: KeyError: 'a bug'"]
-    assert supervisor.ledger.counts(jobs) == {"ok": 2, "left": 4}
+    assert supervisor.progress.ledger.counts() == {"ok": 2, "left": 4}
 
 
 def test_the_expected_end_comes_from_the_times_so_far(jobs):
-    shown = progress.Progress("cheap", Shard(), jobs, Ledger(), 1)
+    shown = progress.Progress("cheap", Shard(), Ledger(jobs), 1)
     assert shown.expected_end() == "no case has a time yet"
     environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
     record = records.create("cheap", jobs[0].entries[0].case, 1, "ok", {}, environment, seconds=120.0)
