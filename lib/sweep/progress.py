@@ -45,7 +45,7 @@ class Progress:
         """Tell how the small cases ended; the pace of the others counts from here."""
         # not if they all had records before
         if self.left() < self.bar.total:
-            self.say(f"one case of each experiment has run: {counted(self.ledger.counts())}; {self.expected_end()}")
+            self.say(f"one case of each experiment was tried: {counted(self.ledger.counts())}; {self.expected_end()}")
         self.started = time.time()
 
     def begins(self, slot: object, label: str) -> None:

@@ -34,7 +34,7 @@ def test_each_case_ends_as_it_must_and_costs_only_itself(cheap_sweep):
     assert sweep.statuses() == expected, printed
     assert code == 1
     lines = printed.splitlines()
-    assert lines[0].startswith("one case of each experiment has run: 1 ok, 17 left; at least")
+    assert lines[0].startswith("one case of each experiment was tried: 1 ok, 17 left; at least")
     assert lines[-1] == "8 ok, 1 oom, 1 timeout, 2 crashed, 1 failed, 0 left"
     assert sum(line.startswith("half of the cases are measured; about") for line in lines) == 1
     assert "1 left out: it says so" in lines
