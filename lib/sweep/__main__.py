@@ -57,7 +57,7 @@ def sweep(options: argparse.Namespace) -> int:
         run.clear(own_shard.scratch())
         # nodes of a cluster may yet come
         slots = max(1, sum(max(1, len(box.parts)) for box in boxes()))
-        # read under the lock, when no other sweep makes these records
+        # read under the lock: until then another sweep may make these records
         ledger = Ledger(planned.jobs, options.retry, options.stale)
         shown = Progress(options.sweep, own_shard, ledger, slots)
         supervisor = Supervisor(boxes, shown, deadline, received)

@@ -25,13 +25,13 @@ class Ledger:
         self.retry = retry
         self.other_torch = other_torch
         self.statuses = {}  # by label, then by round; `left` if it is to be measured
-        self.seconds = {}  # that a case took last, in this sweep or before, by label
+        self.seconds = {}  # by label: what the case took last, in this sweep or before
         for job in jobs:
             for entry in job.entries:
                 self._note(entry.label, job.round, self._found(job, entry))
 
     def finish(self, record: dict) -> None:
-        """Note a record that this sweep has made."""
+        """Note a record that this sweep has made; it is not made again."""
         label = plan.label_of(record["experiment"], record["case"])
         self.seconds[label] = record["seconds"]
         self._note(label, record["round"], record["status"])
@@ -40,10 +40,11 @@ class Ledger:
         """Note the status of a round; those after one that did not end ok are not measured, but `skipped`."""
         rounds = self.statuses.setdefault(label, {})
         rounds[round] = status
-        for later in sorted(rounds):
-            earlier = {rounds[number] for number in rounds if number < later}
-            if rounds[later] == "left" and earlier - {"ok", "left"}:
-                rounds[later] = "skipped"
+        ended_badly = False
+        for number in sorted(rounds):
+            if ended_badly and rounds[number] == "left":
+                rounds[number] = "skipped"
+            ended_badly = ended_badly or rounds[number] not in ("ok", "left")
 
     def _found(self, job: Job, entry: Entry) -> str:
         """Return the status of a record made before, or `left` if there is none that counts."""
@@ -88,10 +89,11 @@ class Ledger:
         medians = pd.Series(self.seconds).groupby(_experiment).median().to_dict()
         seconds = 0.0
         for label, rounds in self.statuses.items():
-            of_case = self.seconds.get(label, medians.get(_experiment(label), 0.0))
-            seconds += of_case * list(rounds.values()).count("left")
+            left = Counter(rounds.values())["left"]
+            seconds += left * self.seconds.get(label, medians.get(_experiment(label), 0.0))
         return seconds
 
 
 def _experiment(label: str) -> str:
+    # the first word, as `plan.label_of` has written it
     return label.split()[0]

@@ -34,17 +34,18 @@ class Progress:
         self.measured_seconds = 0.0  # which the cases of these jobs took, together
         self.in_hand = {}  # labels, by slot
         # without a terminal there is no bar
-        self.bar = tqdm(total=self.left(), dynamic_ncols=True, disable=None, bar_format="{desc} {bar} {n}/{total}")
+        form = "{desc} {bar} {n}/{total}"
+        self.bar = tqdm(total=self.left_count(), dynamic_ncols=True, disable=None, bar_format=form)
         self.write("running")
 
-    def left(self) -> int:
+    def left_count(self) -> int:
         """Count what is still to be measured."""
         return self.ledger.counts()["left"]
 
     def ends_first(self) -> None:
         """Tell how the small cases ended; the pace of the others counts from here."""
         # not if they all had records before
-        if self.left() < self.bar.total:
+        if self.left_count() < self.bar.total:
             self.say(f"one case of each experiment was tried: {counted(self.ledger.counts())}; {self.expected_end()}")
         self.started = time.time()
 
@@ -57,9 +58,9 @@ class Progress:
     def ends(self, slot: object, record: dict) -> None:
         """Note a record in the ledger, and tell at once if its case ended badly."""
         self.in_hand.pop(slot, None)
-        left_before = self.left()
+        left_before = self.left_count()
         self.ledger.finish(record)
-        left = self.left()
+        left = self.left_count()
         self.bar.update(left_before - left)
         if self.started:
             self.measured_seconds += record["seconds"]

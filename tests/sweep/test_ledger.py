@@ -17,9 +17,7 @@ from lib.sweep.shard import Shard
 @pytest.fixture
 def jobs(here):
     here.write("rounds: 2\ncheap: {number: [1, 2, 3]}")
-    jobs = plan.make(sweep_file.load("cheap"), Shard()).jobs
-    assert [job.round for job in jobs] == [1, 2]
-    return jobs
+    return plan.make(sweep_file.load("cheap"), Shard()).jobs
 
 
 def save(job, entry, status="ok", torch=torch.__version__, **metrics):
@@ -31,6 +29,8 @@ def test_a_record_means_done_and_a_damaged_one_is_none(jobs):
     first, second, third = jobs[0].entries
     save(jobs[0], first)
     file = save(jobs[0], second)
+    # a slot may end a second round before another one ends the first, which is measured all the same
+    save(jobs[1], third, "failed")
     assert Ledger(jobs).left(jobs[0]) == (third,)
     file.write_text(file.read_text()[:-20])
     with pytest.warns(UserWarning, match="damaged, so measured again"):
