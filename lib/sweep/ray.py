@@ -51,7 +51,7 @@ def connect(address: str) -> Callable[[], list[Box]]:
         # Ray itself would try for minutes
         socket.create_connection((host, int(port)), ANSWER_S).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
-    except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError, exceptions.RayError) as error:
         raise ValueError(f"address: no Ray cluster answers at {address}: {_first_line(error)}") from None
     # else the last output of each lost node would appear beside the bar
     ray._private.worker._worker_logs_enabled = False
