@@ -200,7 +200,7 @@ def _why(executing: Future) -> str:
 
 
 def clear(scratch: Path) -> None:
-    """End the kernels of a scratch folder; remove it. For a shard's, the caller must hold the shard's lock."""
+    """End the kernels of a scratch folder; remove it. The caller holds the lock, if it is a shard's."""
     _kill(scratch)
     shutil.rmtree(scratch, ignore_errors=True)
 
