@@ -48,7 +48,7 @@ _plain_works: dict["Ladder", Work] = {}  # of the last shape alone
 class Ladder(Case):
     """Run a step with `switches`, joined by `+` in the order of SWITCHES, or `plain`.
 
-    `losses` also trains 50 steps beside the plain one; of compiled cases, a process can do that for the last one alone
+    `losses` also trains 50 steps beside the plain one; among compiled cases, only the last one of a process may do that
     (see `compilation.cold`). Raises ValueError for switches that are unknown, out of order, or that lack one which they
     need."""
 

@@ -190,6 +190,6 @@ def _computing(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _differentiable(output) -> list[Tensor]:
-    """Return the tensors of an output, of any depth of lists, tuples and dicts, that a gradient can reach."""
+    """Return the tensors that a gradient can reach, in an output's lists, tuples and dicts of any depth."""
     tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
     return [tensor for tensor in tensors if tensor.requires_grad]

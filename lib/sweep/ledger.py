@@ -9,7 +9,6 @@ import torch
 
 from lib import records
 from lib.instruments import memory_limit
-from lib.sweep import plan
 from lib.sweep.plan import Entry, Job
 
 MORE = 1.1  # times the former limit of memory: above it, a case that ran out is tried again
@@ -30,9 +29,8 @@ class Ledger:
             for entry in job.entries:
                 self._note(entry.label, job.round, self._found(job, entry))
 
-    def finish(self, record: dict) -> None:
-        """Note a record that this sweep has made; it is not made again."""
-        label = plan.label_of(record["experiment"], record["case"])
+    def finish(self, label: str, record: dict) -> None:
+        """Note the record of a case that this sweep has made; it is not made again."""
         self.seconds[label] = record["seconds"]
         self._note(label, record["round"], record["status"])
 

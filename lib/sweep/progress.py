@@ -59,13 +59,13 @@ class Progress:
         """Note a record in the ledger, and tell at once if its case ended badly."""
         self.in_hand.pop(slot, None)
         left_before = self.left_count()
-        self.ledger.finish(record)
+        label = plan.label_of(record["experiment"], record["case"])
+        self.ledger.finish(label, record)
         left = self.left_count()
         self.bar.update(left_before - left)
         if self.started:
             self.measured_seconds += record["seconds"]
         if record["status"] in BAD:
-            label = plan.label_of(record["experiment"], record["case"])
             self.say(f"{record['status']}: {label}: {record['metrics'].get('reason', '')}")
         if 0 < left <= self.bar.total / 2 < left_before:
             self.say(f"half of the cases are measured; {self.expected_end()}")

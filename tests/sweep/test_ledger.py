@@ -43,7 +43,7 @@ def test_records_of_other_code_are_measured_again_once(jobs, monkeypatch):
     monkeypatch.setattr(records, "digest", lambda experiment: "0" * 16)
     ledger = Ledger(jobs)
     assert entry in ledger.left(jobs[0])
-    ledger.finish(records.read(file))
+    ledger.finish(entry.label, records.read(file))
     assert entry not in ledger.left(jobs[0])
 
 
