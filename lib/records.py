@@ -37,7 +37,9 @@ UNWATCHED = (
 class NotMeasured(LookupError):
     """Say in one line that a question has no data here; a notebook goes on."""
 
-    def __init__(self, what: str, how: str = "make report measures it"):
+    HOW = "make report or a larger sweep measures it"
+
+    def __init__(self, what: str, how: str = HOW):
         super().__init__(f"Not measured: {what} ({how}).")
 
     def _render_traceback_(self) -> list[str]:

@@ -102,7 +102,7 @@ def test_measured_by_hand_and_cases_with_other_axes_are_left_out(save_record):
 def test_without_any_records_a_notebook_shows_one_line(own_results):
     with pytest.raises(records.NotMeasured) as caught:
         records.load("adam")
-    assert caught.value._render_traceback_() == ["Not measured: anything, on any machine (make report measures it)."]
+    assert caught.value._render_traceback_() == [f"Not measured: anything, on any machine ({records.NotMeasured.HOW})."]
 
 
 def test_a_record_of_other_code_is_stale(save_record, monkeypatch):

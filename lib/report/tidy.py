@@ -27,7 +27,7 @@ def fields(frame: pd.DataFrame) -> list[str]:
     return [name for name in notebooks.fields(frame["experiment"].iloc[0]) if name in frame]
 
 
-def told(frame: pd.DataFrame, how: str = "make report measures it") -> pd.DataFrame:
+def told(frame: pd.DataFrame, how: str = NotMeasured.HOW) -> pd.DataFrame:
     """Return the records of the machine that is loaded first.
 
     Without any, raises NotMeasured, which tells `how` they are measured."""

@@ -72,8 +72,8 @@ def test_details_are_folded(parsed):
 def test_warnings_and_what_is_missing_are_lines_said_once_and_progress_does_not_appear(parsed):
     lines = [(line.find_parent("section")["id"], line.get_text()) for line in parsed.select("p.missing")]
     assert lines == [
-        ("summary", "Not measured: the answer 'nowhere' (make report measures it)."),
-        ("attention", "Not measured: bf16 on this machine (make report measures it)."),
+        ("summary", "Not measured: the answer 'nowhere' (make report or a larger sweep measures it)."),
+        ("attention", "Not measured: bf16 on this machine (make report or a larger sweep measures it)."),
         ("adam", "adam/fused.r1.json: skipped: checksum"),
     ]
     assert not [pre for pre in section(parsed, "adam").find_all("pre") if not pre.find_parent("details")]
