@@ -95,7 +95,7 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
     Raw cells hold the marks around sections and details; nbconvert passes them on."""
     cells = []
     for name, notebook in chapters.items():
-        shown = _without_empty_sections(_cells(notebook))
+        shown = _answer_first(_without_empty_sections(_cells(notebook)))
         if name in failed:
             box = f'<p class="failed">Stopped at an error: <code>{html.escape(failed[name])}</code></p>'
             data = {"text/html": box, "text/markdown": f"> **Stopped at an error:** `{failed[name]}`"}
@@ -193,6 +193,19 @@ def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]
             remaining.append(cells[position])
             position += 1
     return remaining
+
+
+def _answer_first(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """Move what is missing above a chapter's first answer below it."""
+    for position, cell in enumerate(cells, start=1):
+        if any("answer" in output.get("metadata", {}) for output in cell.get("outputs", [])):
+            # sorting keeps the order of the others
+            return sorted(cells[:position], key=_is_missing) + cells[position:]
+    return cells
+
+
+def _is_missing(cell: NotebookNode) -> bool:
+    return cell.cell_type == "code" and not _tells(cell)
 
 
 def _tells(cell: NotebookNode) -> bool:
