@@ -7,6 +7,7 @@ $CHEAP. Its kernels load no torch: they follow the plan as `lib.experiments.meas
 import contextlib
 import json
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -216,14 +217,11 @@ class Sweep:
     def kernels(self):
         return [process for process in self.processes() if "ipykernel_launcher" in " ".join(process.cmdline())]
 
-    def clear(self):
-        """Kill what is left of it."""
+    def remove(self):
+        """Kill and remove what is left of it."""
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
-
-    def remove(self):
-        self.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -239,12 +237,7 @@ def until(condition, what, seconds=60):
 if __name__ == "__main__":
     import cheap  # whose class has the same name in every process
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     cheap.settle(Path(os.environ["CHEAP"]))
-    from lib.sweep import __main__
-
-    code = __main__.main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)
+    runpy.run_module("lib.sweep", run_name="__main__", alter_sys=True)

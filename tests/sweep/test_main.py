@@ -1,7 +1,8 @@
 """Sweeps from the command line: what they measure, what they print, and their exit codes."""
 
-import signal
-import time
+import subprocess
+import sys
+from signal import SIG_DFL, SIGINT, SIGTERM, signal
 
 import pytest
 
@@ -53,8 +54,7 @@ def test_each_case_ends_as_it_must_and_costs_only_itself(cheap_sweep):
     assert sweep.files() == before
     assert sweep.run("status")[1].splitlines()[0] == f"cheap, shard 1/1: ended: {lines[-1]}"
     code, printed = sweep.run("--rounds", "3", "--dry")
-    assert code == 0
-    assert printed.splitlines()[-1] == f"cheap: {lines[-1].replace('0 left', '4 left')}"
+    assert (code, printed.splitlines()[-1]) == (0, f"cheap: {lines[-1].replace('0 left', '4 left')}")
 
 
 def test_cases_share_a_kernel_unless_an_axis_is_fresh_or_there_was_no_memory(cheap_sweep):
@@ -76,7 +76,6 @@ def test_a_notebook_that_cannot_begin_is_told_in_one_line(cheap_sweep):
     reason = "no case could begin: ModuleNotFoundError: No module named 'no_such_module'"
     assert printed.splitlines()[-1].startswith(f"cheap: NotebookFailed: {reason}")
     assert "0 ok, 3 left" in printed
-    assert sweep.statuses() == {}
 
 
 def test_a_budget_ends_between_cases_and_the_same_command_continues(cheap_sweep):
@@ -93,19 +92,26 @@ def test_a_signal_ends_it_within_seconds(cheap_sweep):
     sweep = cheap_sweep("rounds: 1\ncheap: [{number: 1}, {number: 2, behaviour: sleep}, {number: 3}]")
     process = sweep.start()
     cheap.until(lambda: sweep.begun(2), "the second case")
-    sent = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=30)
+    process.send_signal(SIGTERM)
+    printed, _ = process.communicate(timeout=10)
     assert process.returncode == 143
-    assert time.monotonic() - sent < 10
     assert printed.splitlines()[-1] == "stopped; the same command continues"
     assert sweep.processes() == []
     assert sweep.statuses() == {(1, 1): "ok"}
 
 
+def test_ctrl_c_while_it_imports_ends_it_without_a_traceback():
+    command = [sys.executable, "-X", "importtime", "-m", "lib.sweep", "smoke", "--dry"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=lambda: signal(SIGINT, SIG_DFL))
+    next(line for line in process.stderr if b"numpy" in line)  # is imported, and torch is not
+    process.send_signal(SIGINT)
+    assert b"Traceback" not in process.communicate()[1]
+    assert process.returncode == -SIGINT
+
+
 def test_a_second_sweep_is_told_that_one_is_running(cheap_sweep):
     sweep = cheap_sweep("rounds: 1\ncheap: {number: 1, behaviour: sleep}")
-    process = sweep.start()
+    sweep.start()
     cheap.until(sweep.begun, "the first case")
     for options in ((), ("--shard", "1/2")):
         code, printed = sweep.run(*options)
@@ -114,8 +120,6 @@ def test_a_second_sweep_is_told_that_one_is_running(cheap_sweep):
     status = sweep.run("status")[1]
     assert "cheap, shard 1/1: running: 0 ok, 1 left; no case has a time yet (process" in status
     assert "now cheap 1-sleep-1-cpu" in status
-    process.terminate()
-    process.communicate(timeout=30)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class Tally:
         try:
             yield
         except AssertionError as error:
-            self.lost.append(str(error).splitlines()[0])
+            self.lost.append(str(error))
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def tally(request):
     yield tally
     request.node.user_properties.append(("faults", (request.node.name, tally.injected, len(tally.lost))))
     assert tally.injected
-    assert not tally.lost, f"{len(tally.lost)} of {tally.injected} lost: {dict.fromkeys(tally.lost)}"
+    assert not tally.lost, "\n".join([f"{len(tally.lost)} of {tally.injected} lost:", *dict.fromkeys(tally.lost)])
 
 
 def pytest_terminal_summary(terminalreporter):

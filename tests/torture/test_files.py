@@ -50,7 +50,7 @@ def test_a_full_disk(cheap_sweep, tally, full):
             code, printed = sweep.run()
             assert (code, sweep.statuses()) == (0, ALL_OK), printed
             assert all(sweep.files()[name] == content for name, content in before.items())
-            sweep.clear()
+            sweep.remove()
 
 
 def damaged(content):
