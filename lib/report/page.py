@@ -196,16 +196,13 @@ def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]
 
 
 def _answer_first(cells: list[NotebookNode]) -> list[NotebookNode]:
-    """Move what is missing above a chapter's first answer below it."""
+    """Put a chapter's first answer above the lines that warn or say what is missing."""
     for position, cell in enumerate(cells, start=1):
         if any("answer" in output.get("metadata", {}) for output in cell.get("outputs", [])):
-            # sorting keeps the order of the others
-            return sorted(cells[:position], key=_is_missing) + cells[position:]
+            # False sorts before True, and sorting keeps the order of what is equal
+            told = sorted(cells[:position], key=lambda cell: cell.cell_type == "code" and not _tells(cell))
+            return told + cells[position:]
     return cells
-
-
-def _is_missing(cell: NotebookNode) -> bool:
-    return cell.cell_type == "code" and not _tells(cell)
 
 
 def _tells(cell: NotebookNode) -> bool:
