@@ -46,6 +46,7 @@ def test_answers_are_kept_in_a_file(report):
 def test_ids_are_unique_and_those_of_headings_name_their_chapter(parsed):
     ids = [tag["id"] for tag in parsed.find_all(id=True)]
     assert len(ids) == len(set(ids))
+    assert parsed.find("h2", id="attention-attention")
     assert parsed.find("h3", id="attention-predict")
     fragments = {link["href"][1:] for link in parsed.select("a[href^='#']")}
     assert fragments <= set(ids)

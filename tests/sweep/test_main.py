@@ -76,6 +76,7 @@ def test_a_notebook_that_cannot_begin_is_told_in_one_line(cheap_sweep):
     reason = "no case could begin: ModuleNotFoundError: No module named 'no_such_module'"
     assert printed.splitlines()[-1].startswith(f"cheap: NotebookFailed: {reason}")
     assert "0 ok, 3 left" in printed
+    assert sweep.statuses() == {}
 
 
 def test_a_budget_ends_between_cases_and_the_same_command_continues(cheap_sweep):
