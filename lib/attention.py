@@ -61,6 +61,15 @@ def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Te
     return out.reshape(*q_XTD.shape[:-1], v_XSD.shape[-1])
 
 
+def chosen_kernel(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> str:
+    """Name the kernel that `sdpa` takes for these inputs, as torch.nn.attention.SDPBackend does."""
+    inputs = [tiles.as_4d(tensor) for tensor in (q_XTD, k_XSD, v_XSD)]
+    device = q_XTD.device.type
+    if torch.is_autocast_enabled(device):
+        inputs = [tensor.to(torch.get_autocast_dtype(device)) for tensor in inputs]
+    return SDPBackend(torch._fused_sdp_choice(*inputs, is_causal=causal)).name.lower()
+
+
 @functools.cache
 def _compiled_naive():
     # at the first call, since importing the compiler takes seconds

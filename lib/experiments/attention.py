@@ -5,6 +5,7 @@ a native type are FlashAttention's own benchmark.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -62,14 +63,13 @@ class Attention(Case):
         autocast = precision.activate(self.precision, self.device)
         narrow = precision.AUTOCAST[self.precision] or torch.float32
         shape = (self.batch_size * self.num_heads, self.seq_len, self.d_head)
-        inputs = [torch.randn(shape, device=self.device) for _ in range(3)]
-        dout_BTD = torch.randn(shape, device=self.device)
-        dout_narrow_BTD = dout_BTD.to(narrow)
+        dtype = torch.float32
         if self.native:
             autocast = contextlib.nullcontext()
-            inputs = [tensor.to(narrow) for tensor in inputs]
-        for tensor in inputs:
-            tensor.requires_grad_()
+            dtype = narrow
+        # nothing stays on the device in fp32 but what the case itself has there: its peak would count it
+        inputs = [torch.randn(shape, device=self.device).to(dtype).requires_grad_() for _ in range(3)]
+        dout_narrow_BTD = torch.randn(shape, device=self.device).to(narrow)
         attend = attention.VARIANTS[self.variant]
         flush = timing.nothing
         if self.cold:
@@ -90,10 +90,7 @@ class Attention(Case):
             flush()
 
         def expected() -> dict[str, torch.Tensor]:
-            first = [double(tensor[0]).requires_grad_() for tensor in inputs]
-            out_TD = by_rows(*first, self.causal)
-            out_TD.backward(double(dout_BTD[0]))
-            return {"out": out_TD.detach(), "gradient": torch.stack([tensor.grad for tensor in first])}
+            return _expected(shape, dtype, narrow, self.causal, self.device)
 
         def result() -> dict[str, torch.Tensor]:
             gradient = torch.stack([tensor[0] for tensor in last["gradients"]])
@@ -103,10 +100,28 @@ class Attention(Case):
         facts = {"forward_flops": flops.attention_flops(*shape), "moved_bytes": sum(moved.values())}
         if self.causal:
             facts["causal_flops"] = flops.attention_flops(*shape, causal=True)
+        if self.variant == "sdpa":
+            with autocast:
+                facts["sdpa_kernel"] = attention.chosen_kernel(*inputs, self.causal)
         return Work(
             self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
             before=before, repeats=not self.cold, around_first=saved,
         )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=8)  # shapes, which all variants share
+def _expected(
+    shape: tuple[int, int, int], dtype: torch.dtype, narrow: torch.dtype, causal: bool, device: str
+) -> dict[str, torch.Tensor]:
+    """Compute in double precision what the first head of `Attention.setup` gives.
+
+    It draws the inputs again, from the seed that every case has."""
+    torch.manual_seed(0)
+    q_TD, k_TD, v_TD = [double(torch.randn(shape, device=device)[0].to(dtype)).requires_grad_() for _ in range(3)]
+    dout_TD = double(torch.randn(shape, device=device)[0].to(narrow))
+    out_TD = by_rows(q_TD, k_TD, v_TD, causal)
+    out_TD.backward(dout_TD)
+    return {"out": out_TD.detach(), "gradient": torch.stack([q_TD.grad, k_TD.grad, v_TD.grad])}
 
 
 def attention_unavailable(case: Case, variant: str, d_head: int) -> str | None:

@@ -41,6 +41,7 @@ class Work:
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
     training: object = None  # the model in training that iterates, if it is one
     compiled: bool = False  # the first iteration compiles, as `Case.compiles` says
+    level_bytes: int = 0  # of live tensors before the case, which are none of its own
     clock: object = None  # the device's own, or the one that all ranks share
 
     def __post_init__(self):
@@ -56,6 +57,7 @@ class Recording:
     case: "Case"
     round: int = 0  # of a sweep, from 1; 0 outside
     earlier_cases: int = 0  # that this process has measured; the first one finds it fresh
+    level_bytes: int = 0  # of live tensors on a GPU before the case
     metrics: dict = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
     compiled: bool = False  # once any of them was compiled
@@ -67,6 +69,7 @@ class Recording:
         built = case or self.case
         work = built.setup()
         work.compiled = built.compiles
+        work.level_bytes = self.level_bytes
         self.compiled |= built.compiles
         self.works.append(work)
         if case is None:
@@ -171,7 +174,7 @@ def memory(work: Work) -> dict[str, list[float]]:
     if work.graphs or (work.compiled and work.device == "cpu"):
         return {}
     work.before()
-    return peak_memory.peaks(work.iteration, work.device)
+    return peak_memory.peaks(work.iteration, work.device, work.level_bytes)
 
 
 def pairs(record: Recording, work: Work, seconds: float) -> None:

@@ -108,20 +108,19 @@ def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool
     here = on(case.device)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     began_s = time.monotonic()
-    states = {}
     probe_ms = []
     if case.probed_before:
         probe_ms = noise.probe(case.device)
-        states = here.state()
-    recording = Recording(case, round, _measured_cases)
-    try:
-        status, metrics = _attempt(recording, seconds, slots, raises)
-    finally:
-        _clear(recording)
+    # what a GPU holds before the case, such as the workspaces of its libraries, is no memory of the case
+    level_bytes = here.memory_bytes().get("end", 0)
+    recording = Recording(case, round, _measured_cases, level_bytes)
+    with here.watch() as states:
+        try:
+            status, metrics = _attempt(recording, seconds, slots, raises)
+        finally:
+            _clear(recording)
     if status == "ok":
         metrics["noise_probe_ms"] = probe_ms + noise.probe(case.device)
-    for name, values in here.state().items():
-        states[name] = states.get(name, []) + values
     around = environment.describe(case.device) | states
     seconds_taken = time.monotonic() - began_s
     return records.create(type(case).experiment, asdict(case), round, status, metrics, around, started, seconds_taken)

@@ -47,7 +47,7 @@ class Memory(Step):
         if self.compiles:
             record.metrics |= measuring.memory(work)
         else:
-            record.metrics |= memory_trace.trace(work.training, self.device, LARGEST)
+            record.metrics |= memory_trace.trace(work.training, self.device, LARGEST, record.level_bytes)
         # without a backward pass nothing is computed again
         if self.checkpoint and "backward" in work.training.phases:
             measuring.pairs(record, work, seconds)

@@ -17,16 +17,20 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 @functools.cache  # once a process and device: the compiler stays started
 def start(device: str) -> None:
     """Start the compiler, so that no case pays for it."""
+    _fail_on_recompile_limit()
     torch.compile(torch.sin)(torch.ones(1, device=device))
 
 
 def reset() -> None:
-    """Forget what this process has compiled, and let too many recompilations fail from here on.
+    """Forget what this process has compiled."""
+    torch.compiler.reset()
+    _fail_on_recompile_limit()
 
-    By default PyTorch only warns, and continues eagerly."""
+
+def _fail_on_recompile_limit() -> None:
+    """Let too many recompilations fail; by default PyTorch only warns, and continues eagerly."""
     import torch._dynamo
 
-    torch.compiler.reset()
     torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
@@ -42,8 +46,7 @@ def cold() -> Iterator[dict]:
     """Compile inside the block from empty caches; what this process has compiled needs a reset first.
 
     At the block's end, what it has compiled is copied to $TORCHINDUCTOR_CACHE_DIR, if set; PyTorch sets that when it
-    first compiles. None of it may have been loaded from there: a process may crash when a library that it has loaded is
-    overwritten. Yields a dict that then gets metrics: the numbers of compiled `graphs` and of `graph_breaks`, and
+    first compiles. Yields a dict that then gets metrics: the numbers of compiled `graphs` and of `graph_breaks`, and
     `graph_break_reasons`, a table of `reason` (its first line) and `count`."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
@@ -55,9 +58,18 @@ def cold() -> Iterator[dict]:
         yield metrics
         # inside the block, the variable names the fresh cache
         if shared_cache:
-            shutil.copytree(os.environ[CACHE], shared_cache, dirs_exist_ok=True)
+            shutil.copytree(os.environ[CACHE], shared_cache, copy_function=_copy_beside, dirs_exist_ok=True)
     breaks = counters["graph_break"]
     metrics["graphs"] = counters["stats"]["unique_graphs"]
     metrics["graph_breaks"] = breaks.total()
     first_lines = [reason.strip().partition("\n")[0] for reason in breaks]
     metrics["graph_break_reasons"] = {"reason": first_lines, "count": list(breaks.values())}
+
+
+def _copy_beside(source: str, target: str) -> str:
+    """Copy a file, and put it in place by renaming."""
+    # a process crashes when a library that it has loaded is overwritten; a renamed one leaves the loaded file alone
+    beside = f"{target}.{os.getpid()}"
+    shutil.copy2(source, beside)
+    os.replace(beside, target)
+    return target

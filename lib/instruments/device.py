@@ -7,8 +7,9 @@ fact starts nothing on a device.
 import contextlib
 import hashlib
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import ModuleType
 
@@ -23,6 +24,8 @@ NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; ol
 FLUSH_LEAST_BYTES = 256 * 2**20  # some GPUs' caches are larger than what they report as their second level
 FLUSH_TIMES = 4  # caches' sizes to read: with fewer, one that does not evict the oldest may keep lines of the case
 GPU_LEAST_S = 0.2  # of warming up and of sampling; Triton's do_bench and nvbench last as long or less
+WATCH_S = 0.1  # between readings of a GPU's clock and power
+WATCHED_MOST = 600  # readings of a case
 MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com/pytorch/pytorch/pull/152199)
 
 
@@ -32,21 +35,25 @@ class EventClock(HostClock):
     def __init__(self, event: Callable, synchronize: Callable[[], None], now: Callable[[], int] = time.perf_counter_ns):
         super().__init__(now, synchronize, timing.BATCHED_NS, GPU_LEAST_S)
         self.event = event
+        # made once and recorded again in each iteration, since making one takes the host microseconds
+        self.events = []
+        self.marks = 0
 
     def start(self) -> None:
         self.synchronize()
-        self.events = []
+        self.marks = 0
         self.mark()
 
     def mark(self) -> None:
-        event = self.event()
-        event.record()
-        self.events.append(event)
+        if self.marks == len(self.events):
+            self.events.append(self.event())
+        self.events[self.marks].record()
+        self.marks += 1
 
     def stop(self) -> list[int]:
         """Return the nanoseconds of each phase, by the device."""
         self.synchronize()
-        return [round(begin.elapsed_time(end) * 1e6) for begin, end in pairwise(self.events)]
+        return [round(begin.elapsed_time(end) * 1e6) for begin, end in pairwise(self.events[: self.marks])]
 
 
 class Cpu:
@@ -76,9 +83,12 @@ class Cpu:
         """Return what a record's environment says of this device alone."""
         return {}
 
-    def state(self) -> dict[str, list]:
-        """Return clock, temperature and power at this moment, as lists of one reading; of a CPU none."""
-        return {}
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[dict[str, list]]:
+        """Yield a dict that gets readings of clock, temperature and power during the block.
+
+        A CPU has none of these."""
+        yield {}
 
     def cache_bytes(self) -> int:
         """Return the size of the last caches before memory, 0 if it is not known."""
@@ -151,7 +161,29 @@ class Cuda(Cpu):
             facts["power_limit_w"] = nvml.nvmlDeviceGetPowerManagementLimit(card) / 1000
         return facts
 
-    def state(self) -> dict[str, list]:
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[dict[str, list]]:
+        states: dict[str, list] = {}
+        ended = threading.Event()
+
+        def read() -> None:
+            # the last readings would be those of an idle GPU, so the thread takes none after the block
+            while not ended.is_set() and len(states.get("power_w", [])) < WATCHED_MOST:
+                for name, value in self._state().items():
+                    states.setdefault(name, []).append(value)
+                ended.wait(WATCH_S)
+
+        # a thread, since readings after a case would be of an idle GPU
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        try:
+            yield states
+        finally:
+            ended.set()
+            thread.join()
+
+    def _state(self) -> dict[str, float]:
+        """Return clock, temperature and power at this moment; those that can be read."""
         readings = {
             "sm_clock_mhz": torch.cuda.clock_rate,
             "temperature_c": torch.cuda.temperature,
@@ -161,7 +193,7 @@ class Cuda(Cpu):
         for name, read in readings.items():
             # a missing driver or package and a MIG part raise errors of their own classes
             with contextlib.suppress(Exception):
-                state[name] = [read()]
+                state[name] = read()
         return state
 
     def cache_bytes(self) -> int:
@@ -180,7 +212,8 @@ class Cuda(Cpu):
         """Return what the allocator counts: bytes as requested."""
         stats = torch.cuda.memory_stats()
         torch.cuda.reset_peak_memory_stats()
-        return {"peak": stats["requested_bytes.all.peak"], "end": stats["requested_bytes.all.current"]}
+        # without any allocation yet, there are no statistics
+        return {"peak": stats.get("requested_bytes.all.peak", 0), "end": stats.get("requested_bytes.all.current", 0)}
 
 
 class Mps(Cpu):

@@ -1,6 +1,7 @@
 """Describe this machine, its versions and settings, but no person, path or host."""
 
 import functools
+import hashlib
 import math
 import os
 import platform
@@ -58,12 +59,23 @@ def keep_quota() -> None:
 
 
 def machine(device: str) -> str:
-    """Return the hardware's slug, which names its records, as nvidia-h200 or xeon-2c."""
+    """Return the name of the hardware, which names its records, as nvidia-h200-1f3a or xeon-2c-09be.
+
+    Its last four digits are a digest of what tells it from other hardware of the same slug."""
     if device != "cpu":
-        return re.sub(r"[^a-z0-9]+", "-", on(device).hardware().lower()).strip("-")
-    family = re.search(r"xeon|epyc|ryzen|threadripper|core|apple m\d+", processor.name().lower())
-    name = family[0] if family else platform.machine().lower()
-    return f"{re.sub('[ _]', '-', name)}-{cores()}c"
+        slug = re.sub(r"[^a-z0-9]+", "-", on(device).hardware().lower()).strip("-")
+        traits = [on(device).hardware(), on(device).facts().get("gpu_memory_mib")]
+    else:
+        family = re.search(r"xeon|epyc|threadripper|ryzen|core|apple m\d+", processor.name().lower())
+        name = family[0] if family else platform.machine().lower()
+        slug = f"{re.sub('[ _]', '-', name)}-{cores()}c"
+        traits = [processor.name(), processor.cache_levels_mib(), cores(), round(memory_mib() / 1024)]
+    return f"{slug}-{hashlib.sha256(repr(traits).encode()).hexdigest()[:4]}"
+
+
+def memory_mib() -> int:
+    """Return the memory in MiB that this machine offers, within the container's limit."""
+    return min(psutil.virtual_memory().total, container.memory_bytes()[0]) // 2**20
 
 
 @functools.cache  # once a process, at its first record, since later edits do not change the loaded code
@@ -71,10 +83,11 @@ def _commit() -> str:
     """Return the commit of this checkout, with `-dirty` for further changes."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        git = subprocess.run(command, capture_output=True, text=True)
+        described = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     except OSError:
-        return "no git"
-    return git.stdout.strip() or "no checkout"
+        described = ""
+    # a copy without its .git can be told its commit
+    return described or os.environ.get("COMMIT") or "no checkout"
 
 
 def describe(device: str) -> dict:
@@ -91,7 +104,7 @@ def describe(device: str) -> dict:
         "instruction_sets": processor.instruction_sets(),
         **processor.cache_levels_mib(),
         "cores": cores(),
-        "memory_mib": min(psutil.virtual_memory().total, container.memory_bytes()[0]) // 2**20,
+        "memory_mib": memory_mib(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": torch.__version__,

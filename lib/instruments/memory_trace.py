@@ -20,7 +20,7 @@ from lib.instruments.rounding import dtype_name
 POINTS = 600  # of a timeline in a record, or few more: a figure cannot show more
 
 
-def trace(training, device: str, count: int) -> dict:
+def trace(training, device: str, count: int, level_bytes: int = 0) -> dict:
     """Return the peaks and tables that tell the memory of a training step.
 
     `timeline` has the bytes alive, thinned; `phases` the begin and end of each phase; `alive` what is alive at the
@@ -28,7 +28,8 @@ def trace(training, device: str, count: int) -> dict:
 
     `training` has a `module`, its `optimizer`, an `iteration`, and `before`, which frees what the last iteration left;
     an iteration must have run before, so that the optimizer has its states. A CPU runs one iteration for all of it,
-    since it is slow; a GPU runs a second one, whose peaks its allocator counts. Operations in a compiled graph cannot
+    since it is slow; a GPU runs a second one, whose peaks its
+    allocator counts, less the `level_bytes` before the case. Operations in a compiled graph cannot
     be followed."""
     training.before()
     with _innermost_module(training.module) as module_name:
@@ -37,7 +38,7 @@ def trace(training, device: str, count: int) -> dict:
         metrics = peak_memory.in_mib(history.peaks())
     else:
         training.before()
-        metrics = peak_memory.peaks(training.iteration, device)
+        metrics = peak_memory.peaks(training.iteration, device, level_bytes)
     tables = {
         "timeline": _timeline(history),
         "phases": _phases(history),

@@ -1,6 +1,7 @@
 """A GPU that cannot be used never means a measurement of the processor."""
 
 import sys
+import time
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -62,12 +63,22 @@ def test_the_facts_of_a_gpu_have_what_the_driver_tells_and_no_identity(nvml, mon
     assert "power_limit_w" not in facts
 
 
-def test_the_state_has_what_the_driver_tells(monkeypatch):
+def test_a_gpu_is_watched_for_what_its_driver_tells(monkeypatch):
     # a part of a GPU does not tell its clock
     monkeypatch.setattr(torch.cuda, "clock_rate", Mock(side_effect=RuntimeError))
     monkeypatch.setattr(torch.cuda, "temperature", lambda: 61)
     monkeypatch.setattr(torch.cuda, "power_draw", lambda: 350_123)
-    assert Cuda().state() == {"temperature_c": [61], "power_w": [350.123]}
+    with Cuda().watch() as states:
+        while not states:
+            time.sleep(0.001)
+    assert states.keys() == {"temperature_c", "power_w"}
+    assert (set(states["temperature_c"]), set(states["power_w"])) == ({61}, {350.123})
+
+
+def test_a_gpu_that_has_allocated_nothing_has_no_statistics(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "memory_stats", dict)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    assert Cuda().memory_bytes() == {"peak": 0, "end": 0}
 
 
 @pytest.mark.parametrize(("capability", "lacking"), [((7, 5), ["tf32", "bf16"]), ((8, 0), []), ((9, 0), [])])

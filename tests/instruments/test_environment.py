@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 
 import pytest
 import torch
@@ -26,7 +27,22 @@ def test_the_environment_holds_no_path_and_only_allowed_variables(monkeypatch):
 def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slug):
     monkeypatch.setattr(processor, "name", lambda: name)
     monkeypatch.setattr(environment, "cores", lambda: 2)
-    assert environment.machine("cpu") == slug
+    own = environment.machine("cpu")
+    assert re.fullmatch(rf"{slug}-[0-9a-f]{{4}}", own)
+    # other hardware of the same slug has another name, and what is free at the moment changes nothing
+    monkeypatch.setattr(environment, "memory_mib", lambda: 123 * 1024)
+    assert environment.machine("cpu") != own
+    other = environment.machine("cpu")
+    monkeypatch.setattr(environment, "memory_mib", lambda: 123 * 1024 + 200)
+    assert environment.machine("cpu") == other
+
+
+def test_a_copy_without_its_git_folder_is_told_its_commit(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setenv("COMMIT", "0123abcd")
+    assert environment._commit.__wrapped__() == "0123abcd"
+    monkeypatch.delenv("COMMIT")
+    assert environment._commit.__wrapped__() == "no checkout"
 
 
 @pytest.mark.parametrize(("quota", "cores", "threads"), [(math.inf, 8, 6), (2.5, 2, 2), (0.5, 1, 1), (7.0, 7, 6)])
