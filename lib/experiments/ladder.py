@@ -14,7 +14,7 @@ from lib.experiments import case as measuring
 from lib.experiments.case import Case, Recording, Work
 from lib.experiments.step import Step
 from lib.experiments.training import Training
-from lib.instruments import compilation
+from lib.instruments import compilation, device
 from lib.validate import one_of
 
 PLAIN = "plain"
@@ -137,6 +137,7 @@ class Ladder(Case):
         if record.round <= 1 and self.device != "cpu":
             _plain_works.clear()
             gc.collect()
+            record.level_bytes = device.on(self.device).memory_bytes().get("end", 0)
         work = record.setup()
         measuring.check(record, work)
         if record.round <= 1:

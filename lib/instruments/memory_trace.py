@@ -132,7 +132,8 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
                 seen.add(identity(storage))
                 shape = " × ".join(str(length) for length in tensor.shape)
                 rows.append((module_name(), shape, dtype_name(tensor.dtype), storage.nbytes() / MIB))
-            return tensor
+            # an operator that saves its own output would hold itself, and a graph without a backward pass never ends
+            return tensor.detach()
 
         with saved_tensors_hooks(pack, lambda tensor: tensor):
             yield metrics
