@@ -81,7 +81,7 @@ def phases(experiment: str, table: pd.DataFrame) -> Sequence[tuple[pd.Series, pd
             flops = table["causal_flops"].fillna(flops)
         # backward has twice the products of forward, and half of those of forward again where no scores were kept
         passes = table["variant"].isin(HOLDING_SCORES).map({True: 3.0, False: 3.5})
-        return [(passes * flops, nothing)]
+        return [(passes * flops, table["moved_bytes"])]
     if experiment == "attention_module":
         forward = (table["forward_flops"], table["forward_bytes"])
         backward = (2 * table["forward_flops"], table["backward_bytes"])

@@ -84,7 +84,7 @@ def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[st
     Columns in which no row has anything are left out, and a frame that has no measured value is one line. Raises
     ValueError for more than 8 columns."""
     if columns:
-        frame = frame.reindex(columns=_with_ends(columns))
+        frame = frame.reindex(columns=_with_ends(columns, frame))
     heads = []
     kinds = []
     cells = []
@@ -98,11 +98,12 @@ def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[st
     return Table(caption, note, heads, kinds, list(zip(*cells, strict=True)))
 
 
-def _with_ends(columns: Sequence[str]) -> list[str]:
-    """Return the names of columns, each before those of its ends."""
+def _with_ends(columns: Sequence[str], frame: pd.DataFrame) -> list[str]:
+    """Return the names of columns, each before those of its ends that the frame has."""
     names = []
     for name in columns:
-        names += [name, f"{name}_low", f"{name}_high"]
+        ends = frame.columns.intersection([f"{name}_low", f"{name}_high"], sort=False)
+        names += [name, *ends]
     return names
 
 

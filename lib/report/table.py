@@ -3,7 +3,6 @@
 Every sentence, figure and table of a chapter reads from it. What has no data is NaN, and no column is missing for it.
 """
 
-import statistics
 from collections.abc import Mapping
 
 import numpy as np
@@ -43,7 +42,8 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
       process", or "".
     - Of interleaved pairs: `baseline`, `speedup` with its ends, `verdict` and `advice` (see `lib.stats.verdicts`). Those
       of a phase have its name in front: `forward_speedup`. Without pairs the texts are "".
-    - Facts, one number or text a case; `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`."""
+    - Facts, one number or text a case; `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`.
+    A column of `MEASURED` or `FACTS` is there, empty, also where no record has it."""
     names = fields(records)
     tables = [_of_machine(rows, names) for _, rows in records.groupby("machine", sort=False)]
     if not tables:
@@ -79,15 +79,10 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         columns.setdefault(name, pd.Series(dtype=float))
     result = result.join(pd.DataFrame(columns, index=result.index))
     result["samples"] = _samples(used).reindex(result.index, fill_value=0)
-    has_ends = result["total_ms_low"].notna() | result["paired_ms_low"].notna()
-    result["interval"] = has_ends.map({True: WITHIN if is_by_hand else BETWEEN, False: ""})
     result = result.join(_ratios(used, result[names], is_by_hand))
-    for _, experiment, machine in records[["experiment", "machine"]].head(1).itertuples():
-        result["bound_ms"] = bounds.bound_ms(experiment, machine, result)
-    if records.empty:
-        result["bound_ms"] = np.nan
-    result["bound_percent"] = 100 * result["bound_ms"] / result["total_ms"].fillna(result["paired_ms"])
-    return result
+    has_ends = result[["total_ms_low", "paired_ms_low", "speedup_low"]].notna().any(axis="columns")
+    result["interval"] = has_ends.map({True: WITHIN if is_by_hand else BETWEEN, False: ""}).astype(str)
+    return result.join(_bounds(records, result))
 
 
 def _usable(records: pd.DataFrame) -> pd.DataFrame:
@@ -125,7 +120,7 @@ def _columns(used: pd.DataFrame, name: str, is_by_hand: bool) -> dict[str, pd.Se
         return {name: cells.infer_objects().groupby(case).first()}
     # a number is the one sample of its process
     samples = cells.map(np.atleast_1d)
-    medians = samples.map(statistics.median).astype(float)
+    medians = samples.map(np.median).astype(float)
     summary = estimates.middles(medians, case)
     if name.endswith("_ms"):
         has_logs = (medians > 0).groupby(case).transform("all")
@@ -173,6 +168,19 @@ def _ratios(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.Dat
     result = pd.DataFrame(columns, index=cases.index)
     texts = result.filter(regex="baseline|verdict|advice").columns
     return result.fillna(dict.fromkeys(texts, ""))
+
+
+def _bounds(records: pd.DataFrame, result: pd.DataFrame) -> pd.DataFrame:
+    """Return each case's bound in ms, and as a share of the time that its row tells, with the ends of that time."""
+    columns = pd.DataFrame({"bound_ms": np.nan}, index=result.index)
+    for _, experiment, machine in records[["experiment", "machine"]].head(1).itertuples():
+        columns["bound_ms"] = bounds.bound_ms(experiment, machine, result)
+    # the time's upper end gives the share's lower one
+    for end, time_end in {"": "", "_low": "_high", "_high": "_low"}.items():
+        is_alone = result["total_ms"].notna()
+        time_ms = result[f"total_ms{time_end}"].where(is_alone, result[f"paired_ms{time_end}"])
+        columns[f"bound_percent{end}"] = 100 * columns["bound_ms"] / time_ms
+    return columns
 
 
 def _phases(used: pd.DataFrame) -> list[str]:

@@ -25,24 +25,28 @@ def judge(estimates: pd.DataFrame, counts: pd.Series) -> pd.DataFrame:
     Columns: `speedup`, `speedup_low`, `speedup_high`, `verdict` (faster, slower, same, unclear) and `advice` (proven,
     probable, none).
 
-    `same` goes first: two one-sided tests at 2.5% show the ratio within 3% of one.
     Benjamini and Hochberg (1995) over all m find R at q = 2.5%. The interval is at the level 1 - q max(R, 1) / m
-    (Benjamini and Yekutieli 2005), and `faster` and `slower` are the other intervals without one.
+    (Benjamini and Yekutieli 2005), and `faster` and `slower` are the intervals without one.
     These are the findings: BH finds p if p <= q R / m, and then the t interval at 1 - q R / m lies beside one. With
     R = 0 every p > q / m, and no interval at 1 - q / m lies beside one.
+    `same` goes first: two one-sided tests, each at 2.5%, show the ratio within 3% of one. Such a ratio has the 95%
+    interval of these tests, which lies within 3%.
 
     A gain is proven if it is `faster`. It is probable if the ratio is above 1.03 and three quarters of its interval, in
-    logarithms, lie above one."""
+    logarithms, lie above one.
+
+FIGURES"""
     log = estimates["log"]
     error = estimates["error"]
     freedom = estimates["freedom"]
     p = 2 * special.stdtr(freedom, -log.abs() / error)
     false_share = level(p[counts])
-    reach = error * special.stdtrit(freedom, 1 - false_share / 2)
-    low = log - reach
-    high = log + reach
     # two one-sided tests in one: the nearer end of the margin decides; a p of NaN is never small
     is_same = special.stdtr(freedom, -(math.log1p(MARGIN) - log.abs()) / error) <= LEVEL
+    tail = (false_share / 2 + 0 * log).mask(is_same, LEVEL)
+    reach = error * special.stdtrit(freedom, 1 - tail)
+    low = log - reach
+    high = log + reach
     verdict = pd.Series("unclear", log.index)
     verdict = verdict.mask(low > 0, "faster").mask(high < 0, "slower").mask(is_same, "same")
     share_above = (high / (high - low)).clip(0, 1)
