@@ -40,9 +40,11 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
       interval (see `lib.stats.estimates`). Everything else has the median between the minimum and the maximum.
     - `samples` (the fewest of a process), `interval`: "between processes", or of records made by hand "within one
       process", or "".
-    - Of interleaved pairs: `baseline`, `speedup` with its ends, `verdict` and `advice` (see `lib.stats.verdicts`). Those
-      of a phase have its name in front: `forward_speedup`. Without pairs the texts are "".
-    - Facts, one number or text a case; `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`.
+    - Facts: one number or text a case.
+    - Of interleaved pairs: `baseline`, `speedup` with its ends, `verdict`, `advice` (see `lib.stats.verdicts`). Those of
+      a phase have its name in front: `forward_speedup`. Without pairs the texts are "".
+    - `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`, with its ends (see `lib.report.bounds`).
+
     A column of `MEASURED` or `FACTS` is there, empty, also where no record has it."""
     names = fields(records)
     tables = [_of_machine(rows, names) for _, rows in records.groupby("machine", sort=False)]

@@ -50,10 +50,12 @@ def rounded(value: float, place: int) -> str:
 def between(value: float, low: float, high: float) -> tuple[str, str, str]:
     """Format a value and the ends of its interval to the first digit of half its width.
 
-    The ends are empty texts where they are unknown or equal; a value without ends gets the digits of one known to 2%."""
-    if not low < high:
-        uncertainty = 0.0 if low == high else UNKNOWN * abs(value)
-        return number(value, uncertainty), "", ""
+    The ends are empty texts where they are unknown or equal. A value whose ends are unknown gets the digits of one that
+    is known to 2%."""
+    if low == high:
+        return number(value, 0.0), "", ""
+    if math.isnan(low):
+        return number(value, UNKNOWN * abs(value)), "", ""
     return _with_ends(value, low, high, (high - low) / 2)
 
 

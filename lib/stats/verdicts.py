@@ -21,8 +21,8 @@ def judge(estimates: pd.DataFrame, counts: pd.Series) -> pd.DataFrame:
     """Return each ratio with its interval, verdict and advice.
 
     `estimates` has `log`, `error` and `freedom` of each ratio, as `estimates.of_processes` returns them.
-    `counts` tells which ones count among the m comparisons; the others are judged at the same level.
-    Columns: `speedup`, `speedup_low`, `speedup_high`, `verdict` (faster, slower, same, unclear) and `advice` (proven,
+    `counts` tells which ones are among the m comparisons; the others are judged at the same level.
+    Columns: `speedup`, `speedup_low`, `speedup_high`, `verdict` (faster, slower, same, unclear), `advice` (proven,
     probable, none).
 
     Benjamini and Hochberg (1995) over all m find R at q = 2.5%. The interval is at the level 1 - q max(R, 1) / m
@@ -31,11 +31,18 @@ def judge(estimates: pd.DataFrame, counts: pd.Series) -> pd.DataFrame:
     R = 0 every p > q / m, and no interval at 1 - q / m lies beside one.
     `same` goes first: two one-sided tests, each at 2.5%, show the ratio within 3% of one. Such a ratio has the 95%
     interval of these tests, which lies within 3%.
+    A gain is proven if it is `faster`. It is probable if the ratio is above 1.03, and three quarters of its interval
+    lie above one, in logarithms.
 
-    A gain is proven if it is `faster`. It is probable if the ratio is above 1.03 and three quarters of its interval, in
-    logarithms, lie above one.
-
-FIGURES"""
+    Simulated at 3, 6, 24 and 60 comparisons of 2 to 5 rounds, with Student's noise of 4 degrees of freedom and unequal
+    variances (`tests/support/simulated_rounds.py`):
+    - Of equal programs at most 0.8%, 0.7%, 0.1% and 0.02% are called faster or slower: some in at most 3.2% of tables.
+    - With every second program 10% apart at most 1.6% of the findings in a table are false. Found are 63 to 95%, 72 to
+      96%, 81 to 98% and 87 to 98% of these programs.
+    - The intervals of what is found cover 93 to 97%, 95 to 98%, 98 to 99% and 98 to 99%; all that are shown at least
+      95%; and those at 95%, as of times, 92 to 94%, 93 to 95%, 95 to 96% and 96%.
+    - Benjamini and Hochberg's correction of `same` would find 9% instead of 50% of equal programs at 60 comparisons of
+      3 rounds. Without it 0.8 to 3.5% of programs that are just 3% apart are called the same."""
     log = estimates["log"]
     error = estimates["error"]
     freedom = estimates["freedom"]
@@ -59,7 +66,8 @@ FIGURES"""
 def level(p: pd.Series) -> float:
     """Return q max(R, 1) / m, the part of each interval's distribution that lies outside it.
 
-    R of the m comparisons are what Benjamini and Hochberg find at q; a p of NaN is never found. Without any, it is q."""
+    R of the m comparisons are what Benjamini and Hochberg find at q. A p of NaN is never found. Without any comparison
+    it is q."""
     if p.empty:
         return LEVEL
     findings = scipy.stats.false_discovery_control(p.fillna(1.0)) <= LEVEL

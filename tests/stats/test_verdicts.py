@@ -66,7 +66,8 @@ def test_without_an_error_nothing_is_known():
 
 
 @pytest.mark.parametrize(
-    ("log", "error", "advice"), [(0.1, 0.06, "probable"), (0.1, 0.2, "none"), (0.02, 0.012, "none"), (0.1, 0.01, "proven")]
+    ("log", "error", "advice"),
+    [(0.1, 0.06, "probable"), (0.1, 0.2, "none"), (0.02, 0.012, "none"), (0.1, 0.01, "proven")],
 )
 def test_a_gain_is_probable_if_three_quarters_of_its_interval_lie_above_one(log, error, advice):
     table = pd.DataFrame({"log": [log], "error": [error], "freedom": [30.0]})
