@@ -3,15 +3,13 @@
 Every sentence, figure and table of a chapter reads from it. What has no data is NaN, and no column is missing for it.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
-from lib import catalog, notebooks
+from lib import notebooks
 from lib.records import COLUMNS
-from lib.report import bounds, tidy
-from lib.stats import comparisons, estimates, intervals, verdicts
+from lib.report import bounds, pairs, tidy
+from lib.stats import estimates, intervals
 
 STATUSES = {  # the worst last
     "ok": "", "oom": "out of memory", "timeout": "took too long", "crashed": "crashed", "failed": "failed",
@@ -25,8 +23,6 @@ FACTS = (
     "tokens", "parameters", "elements", "forward_flops", "backward_flops", "forward_bytes", "backward_bytes",
     "optimizer_bytes", "moved_bytes",
 )  # fmt: skip
-# pairs of experiments whose baseline is no field of the catalogue
-OTHER_BASELINES = {"ladder": "plain", "calibration": "itself"}
 WITHIN = "within one process"
 BETWEEN = "between processes"
 
@@ -41,8 +37,8 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     - `samples` (the fewest of a process), `interval`: "between processes", or of records made by hand "within one
       process", or "".
     - Facts: one number or text a case.
-    - Of interleaved pairs: `baseline`, `speedup` with its ends, `verdict`, `advice` (see `lib.stats.verdicts`). Those of
-      a phase have its name in front: `forward_speedup`. Without pairs the texts are "".
+    - Of interleaved pairs: `baseline`, `speedup` with its ends, `verdict`, `advice` (see `lib.stats.verdicts`); of each
+      phase the same with its name in front: `forward_speedup`. Without pairs the texts are "".
     - `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`, with its ends (see `lib.report.bounds`).
 
     A column of `MEASURED` or `FACTS` is there, empty, also where no record has it."""
@@ -66,11 +62,14 @@ def fields(records: pd.DataFrame) -> list[str]:
 def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Make the table of one machine; its index is the number of the case."""
     records = records.assign(
-        case=records.groupby(names, sort=False, dropna=False).ngroup(), noisy=tidy.noisy(records).astype(int)
+        case=records.groupby(names, sort=False, dropna=False).ngroup(),
+        noisy=tidy.noisy(records).astype(int),
+        stale=records["stale"].astype(bool),
     )
     used = _usable(records)
-    is_by_hand = bool(len(used)) and (used["round"] == 0).all()
-    result = _cases(records, used, names)
+    # round 0 is for what someone measures in JupyterLab
+    is_by_hand = (used["round"] == 0).all()
+    cases = _cases(records, used, names)
     columns = {}
     for name in used.columns.difference([*names, *COLUMNS, "case", "noisy"], sort=False):
         columns |= _columns(used, name, is_by_hand)
@@ -79,19 +78,20 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
             columns.setdefault(column, pd.Series(dtype=float))
     for name in FACTS:
         columns.setdefault(name, pd.Series(dtype=float))
-    result = result.join(pd.DataFrame(columns, index=result.index))
-    result["samples"] = _samples(used).reindex(result.index, fill_value=0)
-    result = result.join(_ratios(used, result[names], is_by_hand))
+    result = cases.join(pd.DataFrame(columns, index=cases.index))
+    result["samples"] = _samples(used).reindex(cases.index, fill_value=0)
+    result = result.join(pairs.ratios(used, cases[names], is_by_hand))
     has_ends = result[["total_ms_low", "paired_ms_low", "speedup_low"]].notna().any(axis="columns")
-    result["interval"] = has_ends.map({True: WITHIN if is_by_hand else BETWEEN, False: ""}).astype(str)
+    words = {True: WITHIN if is_by_hand else BETWEEN, False: ""}
+    result["interval"] = has_ends.map(words).astype(str)
     return result.join(_bounds(records, result))
 
 
 def _usable(records: pd.DataFrame) -> pd.DataFrame:
     """Return the records that are ok, of each case the fresh ones if it has any."""
     measured = records[records["status"] == "ok"]
-    has_only_stale = measured["stale"].astype(bool).groupby(measured["case"]).transform("all")
-    return measured[~measured["stale"].astype(bool) | has_only_stale]
+    has_only_stale = measured.groupby("case")["stale"].transform("all")
+    return measured[~measured["stale"] | has_only_stale]
 
 
 def _cases(records: pd.DataFrame, used: pd.DataFrame, names: list[str]) -> pd.DataFrame:
@@ -104,9 +104,8 @@ def _cases(records: pd.DataFrame, used: pd.DataFrame, names: list[str]) -> pd.Da
     cases["status"] = worst.where(cases["rounds"] == 0, "")
     cases["noisy"] = by_case["noisy"].sum().reindex(cases.index, fill_value=0)
     # a case without any record that is ok is as stale as its failures
-    is_stale = records["stale"].astype(bool).groupby(records["case"]).all()
-    cases["stale"] = is_stale
-    cases.loc[by_case.size().index, "stale"] = by_case["stale"].all()
+    is_stale = records.groupby("case")["stale"].all()
+    cases["stale"] = by_case["stale"].all().reindex(cases.index).fillna(is_stale).astype(bool)
     return cases
 
 
@@ -155,71 +154,15 @@ def _samples(used: pd.DataFrame) -> pd.Series:
     return counts.astype(int).groupby(used["case"]).min()
 
 
-def _ratios(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.DataFrame:
-    """Return the ratio of the baseline's time to each case's, of the whole and of each phase, judged."""
-    columns = {"baseline": pd.Series(dtype=str)}
-    for phase in ["", *_phases(used)]:
-        estimated = _estimated(used, phase, is_by_hand)
-        is_stale = used.groupby("case")["stale"].all().astype(bool).reindex(estimated.index)
-        # where all are stale, as records kept in git become, they count
-        judgement = verdicts.judge(estimated, counts=~is_stale | is_stale.all())
-        for name in judgement:
-            columns[f"{phase}{name}"] = judgement[name]
-    for number, values in cases.loc[columns["speedup"].index].iterrows():
-        columns["baseline"].loc[number] = baseline(used["experiment"].iloc[0], values)
-    result = pd.DataFrame(columns, index=cases.index)
-    texts = result.filter(regex="baseline|verdict|advice").columns
-    return result.fillna(dict.fromkeys(texts, ""))
-
-
-def _bounds(records: pd.DataFrame, result: pd.DataFrame) -> pd.DataFrame:
+def _bounds(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return each case's bound in ms, and as a share of the time that its row tells, with the ends of that time."""
-    columns = pd.DataFrame({"bound_ms": np.nan}, index=result.index)
-    for _, experiment, machine in records[["experiment", "machine"]].head(1).itertuples():
-        columns["bound_ms"] = bounds.bound_ms(experiment, machine, result)
+    columns = pd.DataFrame({"bound_ms": np.nan}, index=table.index)
+    if len(records):
+        first = records.iloc[0]
+        columns["bound_ms"] = bounds.bound_ms(first["experiment"], first["machine"], table)
+    is_alone = table["total_ms"].notna()
     # the time's upper end gives the share's lower one
     for end, time_end in {"": "", "_low": "_high", "_high": "_low"}.items():
-        is_alone = result["total_ms"].notna()
-        time_ms = result[f"total_ms{time_end}"].where(is_alone, result[f"paired_ms{time_end}"])
+        time_ms = table[f"total_ms{time_end}"].where(is_alone, table[f"paired_ms{time_end}"])
         columns[f"bound_percent{end}"] = 100 * columns["bound_ms"] / time_ms
     return columns
-
-
-def _phases(used: pd.DataFrame) -> list[str]:
-    """List the phases that ran in pairs, as a prefix of columns: `forward_`."""
-    names = used.filter(regex="^paired_.+_ms$").columns
-    return [name.removeprefix("paired_").removesuffix("ms") for name in names]
-
-
-def _estimated(used: pd.DataFrame, phase: str, is_by_hand: bool) -> pd.DataFrame:
-    """Estimate the logarithm of each case's ratio, for `verdicts.judge`."""
-    pairs = used.reindex(columns=["case", f"paired_{phase}ms", f"baseline_{phase}ms"]).dropna()
-    rows = []
-    for case, variant_ms, baseline_ms in pairs.itertuples(index=False):
-        measured = comparisons.of_pairs(variant_ms, baseline_ms)
-        rows.append((case, *measured.logs, measured.noise, measured.n - 1))
-    ratios = pd.DataFrame(rows, columns=["case", "log", "noise", "freedom"])
-    ratios = ratios.astype({"case": int, "log": float, "noise": float, "freedom": float})
-    if not is_by_hand:
-        return estimates.of_processes(ratios["log"], ratios["case"], ratios["noise"])
-    within = ratios.drop_duplicates("case").set_index("case")
-    # a single pair says nothing of its noise
-    within["error"] = within["noise"].where(within["freedom"] > 0)
-    return within
-
-
-def baseline(experiment: str, case: Mapping) -> str:
-    """Name a case's baseline by the value in which it differs: naive, not compiled, checkpoint 0."""
-    other = catalog.baseline(experiment, case)
-    if other is None:
-        return OTHER_BASELINES.get(experiment, "its baseline")
-    for name, value in other.items():
-        if value is False:
-            text = f"not {name}"
-        elif isinstance(value, str):
-            text = value
-        else:
-            text = f"{name} {value}"
-        if value != case[name]:
-            return text
-    return ""

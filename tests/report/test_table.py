@@ -10,7 +10,8 @@ from scipy import stats
 import by_hand
 from lib import catalog, records
 from lib.report import bounds, tidy
-from lib.report.table import baseline, table
+from lib.report.pairs import baseline
+from lib.report.table import table
 from lib.stats import comparisons, intervals, moderation
 
 RANDOM = np.random.default_rng(1)
