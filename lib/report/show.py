@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib.report.table import WITHIN
-from lib.stats import digits
+from lib.stats import digits, spans
 
 MOST_COLUMNS = 8
 MISSING = "–"
@@ -32,7 +32,7 @@ def ms(row: Row, name: str) -> str:
         unit = "s"
     if math.isnan(value):
         return MISSING
-    return f"{_joined(*digits.between(value, low, high))} {unit}"
+    return f"{_joined(*spans.between(value, low, high))} {unit}"
 
 
 def times(row: Row, phase: str = "") -> str:
@@ -46,7 +46,7 @@ def times(row: Row, phase: str = "") -> str:
         return "not compared"
     if verdict == "slower":
         value, low, high = np.divide(1, [value, high, low])
-    text, *ends = digits.ratio_between(value, low, high)
+    text, *ends = spans.ratio_between(value, low, high)
     factor = _joined(f"{text}×", *ends)
     rival = _cell(row, "baseline")
     if _cell(row, "interval") == WITHIN:
@@ -147,10 +147,10 @@ def _texts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
     for value, low, high in zip(frame[name], *ends.astype(float).to_numpy().T, strict=True):
         text = _text(value)
         if pd.notna(value) and str(name).endswith("speedup"):
-            text, low, high = digits.ratio_between(value, low, high)
+            text, low, high = spans.ratio_between(value, low, high)
             text += "×"
         elif pd.notna(value) and has_ends:
-            text, low, high = digits.between(value, low, high)
+            text, low, high = spans.between(value, low, high)
         else:
             low = ""
         texts.append((text, f"({low}–{high})" if low else ""))
