@@ -31,7 +31,7 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
     # a notebook may tell what it has just measured by hand, of a machine without records
     if machine not in records.machines():
         return total_ms
-    parts = phases(experiment, table)
+    parts = list_phases(experiment, table)
     ceilings = records.load("ceilings", machine)
     if not parts or ceilings.empty:
         return total_ms
@@ -70,7 +70,7 @@ def _rates(rows: pd.DataFrame, metric: str, amounts: pd.Series) -> pd.Series:
     return 1e3 * amounts / rows[metric].map(np.median, na_action="ignore").astype(float)
 
 
-def phases(experiment: str, table: pd.DataFrame) -> Sequence[tuple[pd.Series, pd.Series]]:
+def list_phases(experiment: str, table: pd.DataFrame) -> Sequence[tuple[pd.Series, pd.Series]]:
     """Return the FLOPs and least bytes of each phase that the cases run; none for other experiments."""
     nothing = pd.Series(0.0, table.index)
     if experiment == "adam":

@@ -11,7 +11,7 @@ from lib.stats import comparisons, estimates, verdicts
 OTHER_BASELINES = {"ladder": "plain", "calibration": "itself"}
 
 
-def ratios(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.DataFrame:
+def judge(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.DataFrame:
     """Return the ratio of the baseline's time to each case's, of the whole and of each phase, judged.
 
     `used` are the records of one machine that are ok, each with the number of its `case`; `cases` has the fields of
@@ -20,7 +20,7 @@ def ratios(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.Data
     columns = {"baseline": pd.Series(dtype=str)}
     is_stale = used.groupby("case")["stale"].all()
     for phase in ["", *_phases(used)]:
-        estimated = _estimated(used, phase, is_by_hand)
+        estimated = _estimate(used, phase, is_by_hand)
         counts = ~is_stale.reindex(estimated.index)
         # where all are stale, as records kept in git become, they count
         judgement = verdicts.judge(estimated, counts | ~counts.any())
@@ -39,7 +39,7 @@ def _phases(used: pd.DataFrame) -> list[str]:
     return [name.removeprefix("paired_").removesuffix("ms") for name in names]
 
 
-def _estimated(used: pd.DataFrame, phase: str, is_by_hand: bool) -> pd.DataFrame:
+def _estimate(used: pd.DataFrame, phase: str, is_by_hand: bool) -> pd.DataFrame:
     """Estimate the logarithm of each case's ratio, for `verdicts.judge`."""
     pairs = used.reindex(columns=["case", f"paired_{phase}ms", f"baseline_{phase}ms"]).dropna()
     rows = []
@@ -57,10 +57,10 @@ def _estimated(used: pd.DataFrame, phase: str, is_by_hand: bool) -> pd.DataFrame
 
 def baseline(experiment: str, case: Mapping) -> str:
     """Name a case's baseline by the value in which it differs: naive, not compiled, checkpoint 0."""
-    other = catalog.baseline(experiment, case)
-    if other is None:
+    rival = catalog.baseline(experiment, case)
+    if rival is None:
         return OTHER_BASELINES.get(experiment, "its baseline")
-    for name, value in other.items():
+    for name, value in rival.items():
         if value is False:
             text = f"not {name}"
         elif isinstance(value, str):

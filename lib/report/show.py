@@ -3,7 +3,7 @@
 import html
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,7 @@ def ms(row: Row, name: str) -> str:
         unit = "s"
     if math.isnan(value):
         return MISSING
-    return f"{_joined(*spans.between(value, low, high))} {unit}"
+    return f"{_join(*spans.between(value, low, high))} {unit}"
 
 
 def times(row: Row, phase: str = "") -> str:
@@ -47,7 +47,7 @@ def times(row: Row, phase: str = "") -> str:
     if verdict == "slower":
         value, low, high = np.divide(1, [value, high, low])
     text, *ends = spans.ratio_between(value, low, high)
-    factor = _joined(f"{text}×", *ends)
+    factor = _join(f"{text}×", *ends)
     rival = _cell(row, "baseline")
     if _cell(row, "interval") == WITHIN:
         rival += " in this process"
@@ -70,7 +70,7 @@ def _cell(row: Row, name: str) -> object:
     return row.get(name, math.nan)
 
 
-def _joined(value: str, low: str, high: str) -> str:
+def _join(value: str, low: str, high: str) -> str:
     if not low:
         return value
     return f"{value} ({low} to {high})"
@@ -92,7 +92,7 @@ def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[st
         for name in _values(frame):
             heads.append(_head(name))
             kinds.append(_kind(frame[name]))
-            cells.append(_texts(frame, name))
+            cells.append(_format(frame, name))
     if len(heads) > MOST_COLUMNS:
         raise ValueError(f"columns: got {len(heads)}, expected at most {MOST_COLUMNS}")
     return Table(caption, note, heads, kinds, list(zip(*cells, strict=True)))
@@ -139,7 +139,7 @@ def _kind(column: pd.Series) -> str:
     return "number" if is_number else "text"
 
 
-def _texts(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
+def _format(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
     """Format the cells of a column, each as its value and its ends, "(67–72)" or empty."""
     ends = frame.reindex(columns=[f"{name}_low", f"{name}_high"])
     has_ends = ends.columns.isin(frame.columns).all()
@@ -203,13 +203,13 @@ class Table:
 
     def _repr_markdown_(self) -> str:
         if not self.rows:
-            return f"{_escaped(self.caption)}: {NOT_MEASURED}\n"
+            return f"{_escape(self.caption)}: {NOT_MEASURED}\n"
         rules = {"number": "---:", "text": "---"}
-        lines = [_pipes(map(_escaped, self.heads)), _pipes(map(rules.get, self.kinds))]
+        lines = [_pipes(map(_escape, self.heads)), _pipes(map(rules.get, self.kinds))]
         for row in self.rows:
-            lines.append(_pipes(_escaped(f"{value} {ends}") for value, ends in row))
+            lines.append(_pipes(_escape(f"{value} {ends}") for value, ends in row))
         # a blank line stands between the caption, the table and the note
-        parts = [f"**{_escaped(self.caption)}**", "\n".join(lines), _escaped(self.note)]
+        parts = [f"**{_escape(self.caption)}**", "\n".join(lines), _escape(self.note)]
         return "\n\n".join(filter(None, parts)) + "\n"
 
     __repr__ = _repr_markdown_
@@ -226,12 +226,12 @@ def _html_cell(cell: tuple[str, str], kind: str) -> str:
     return f'<td class="{kind}">{text}</td>'
 
 
-def _pipes(cells) -> str:
+def _pipes(cells: Iterable[str]) -> str:
     """Return one line of a pipe table."""
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape what Markdown would read as marks, on one line."""
     # an underscore within a word is no mark
     return re.sub(r"[\\`*|~<\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", " ".join(text.split()))

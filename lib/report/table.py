@@ -69,22 +69,21 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     used = _usable(records)
     # round 0 is for what someone measures in JupyterLab
     is_by_hand = (used["round"] == 0).all()
-    cases = _cases(records, used, names)
+    cases = _describe(records, used, names)
     columns = {}
-    for name in used.columns.difference([*names, *COLUMNS, "case", "noisy"], sort=False):
-        columns |= _columns(used, name, is_by_hand)
     for name in MEASURED:
-        for column in (name, f"{name}_low", f"{name}_high"):
-            columns.setdefault(column, pd.Series(dtype=float))
+        columns |= dict.fromkeys([name, f"{name}_low", f"{name}_high"], pd.Series(dtype=float))
+    for name in used.columns.difference([*names, *COLUMNS, "case", "noisy"], sort=False):
+        columns |= _summarize(used, name, is_by_hand)
     for name in FACTS:
         columns.setdefault(name, pd.Series(dtype=float))
     result = cases.join(pd.DataFrame(columns, index=cases.index))
-    result["samples"] = _samples(used).reindex(cases.index, fill_value=0)
-    result = result.join(pairs.ratios(used, cases[names], is_by_hand))
+    result["samples"] = _count_samples(used).reindex(cases.index, fill_value=0)
+    result = result.join(pairs.judge(used, cases[names], is_by_hand))
     has_ends = result[["total_ms_low", "paired_ms_low", "speedup_low"]].notna().any(axis="columns")
     words = {True: WITHIN if is_by_hand else BETWEEN, False: ""}
     result["interval"] = has_ends.map(words).astype(str)
-    return result.join(_bounds(records, result))
+    return result.join(_bound(records, result))
 
 
 def _usable(records: pd.DataFrame) -> pd.DataFrame:
@@ -94,8 +93,8 @@ def _usable(records: pd.DataFrame) -> pd.DataFrame:
     return measured[~measured["stale"] | has_only_stale]
 
 
-def _cases(records: pd.DataFrame, used: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """Return the fields of each case, and what is known of its records as a whole."""
+def _describe(records: pd.DataFrame, used: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Return the fields of each case, and what holds for its records as a whole."""
     cases = records.drop_duplicates("case").set_index("case")[[*names, "machine", "hardware"]]
     by_case = used.groupby("case")
     cases["rounds"] = by_case.size().reindex(cases.index, fill_value=0)
@@ -109,8 +108,8 @@ def _cases(records: pd.DataFrame, used: pd.DataFrame, names: list[str]) -> pd.Da
     return cases
 
 
-def _columns(used: pd.DataFrame, name: str, is_by_hand: bool) -> dict[str, pd.Series]:
-    """Return what the table has of one metric; nothing of tables within records."""
+def _summarize(used: pd.DataFrame, name: str, is_by_hand: bool) -> dict[str, pd.Series]:
+    """Return the columns of one metric; none of a table within records."""
     cells = used[name].dropna()
     case = used["case"].loc[cells.index]
     cells = cells[cells.map(_is_plain)]
@@ -147,14 +146,14 @@ def _is_fact(cells: pd.Series, case: pd.Series) -> bool:
     return cells.groupby(case).nunique().max() == 1
 
 
-def _samples(used: pd.DataFrame) -> pd.Series:
+def _count_samples(used: pd.DataFrame) -> pd.Series:
     """Return the fewest samples of any process of each case, of its time alone or in pairs."""
     times = used.reindex(columns=["total_ms", "paired_ms"])
     counts = times.map(len, na_action="ignore").bfill(axis="columns")["total_ms"].dropna()
     return counts.astype(int).groupby(used["case"]).min()
 
 
-def _bounds(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+def _bound(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return each case's bound in ms, and as a share of the time that its row tells, with the ends of that time."""
     columns = pd.DataFrame({"bound_ms": np.nan}, index=table.index)
     if len(records):

@@ -152,7 +152,7 @@ def test_noisy_records_are_counted_by_case(reference):
     assert made.sum() > 0
 
 
-def test_machines_are_told_by_themselves():
+def test_each_machine_is_judged_by_itself():
     here = by_hand.frame(*by_hand.of_rounds(times(2.0), variant="fused"))
     there = by_hand.frame(*by_hand.of_rounds(times(9.0), variant="fused"), machine="other")
     both = table(pd.concat([here, there], ignore_index=True))
