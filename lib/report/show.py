@@ -76,6 +76,27 @@ def _join(value: str, low: str, high: str) -> str:
     return f"{value} ({low} to {high})"
 
 
+def note(table: pd.DataFrame) -> str:
+    """Say what the rows of the table come from: rounds, samples, hardware, and what is noisy or stale."""
+    measured = table[table["rounds"] > 0]
+    if measured.empty:
+        return ""
+    rounds = sorted({measured["rounds"].min(), measured["rounds"].max()})
+    words = " to ".join(map(str, rounds))
+    parts = [f"{words} round{'s' if rounds[-1] > 1 else ''} a case"]
+    timed = measured[measured["samples"] > 0]
+    if len(timed):
+        parts[0] += f", at least {timed['samples'].min()} samples a round"
+    parts.append("; ".join(measured["hardware"].unique()))
+    if (measured["interval"] == WITHIN).any():
+        parts.append("Intervals are those within one process")
+    if measured["noisy"].any():
+        parts.append(f"{measured['noisy'].sum()} of {measured['rounds'].sum()} records noisy")
+    if measured["stale"].any():
+        parts.append("Some records are stale")
+    return ". ".join(parts) + "."
+
+
 def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[str] = ()) -> "Table":
     """Return a frame as a table that notebooks display, with its caption and note.
 

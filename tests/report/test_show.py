@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from lib import report
-from lib.report.show import ms, show, times
+from lib.report.show import ms, note, show, times
 
 ROW = {"total_ms": 69.123, "total_ms_low": 67.2, "total_ms_high": 71.9, "forward_ms": 20.44, "gone_ms": math.nan}
 
@@ -116,6 +116,21 @@ def test_what_was_not_measured_is_one_line(frame):
         assert shown._repr_markdown_() == "Kept \\<memory>: not measured by this sweep\n"
     failed = show(frame[["variant", "saved_mib"]].assign(status="out of memory"), "Kept")
     assert "out of memory" in failed._repr_markdown_()
+
+
+def test_a_note_says_what_the_rows_come_from():
+    table = pd.DataFrame(
+        {
+            "rounds": [3, 5, 0], "samples": [9, 4, 0], "hardware": "a test", "interval": ["", "between processes", ""],
+            "noisy": [1, 1, 0], "stale": [False, True, False],
+        }
+    )  # fmt: skip
+    expected = "3 to 5 rounds a case, at least 4 samples a round. a test"
+    assert note(table) == f"{expected}. 2 of 8 records noisy. Some records are stale."
+    assert note(table[1:2].assign(noisy=0, stale=False)) == "5 rounds a case, at least 4 samples a round. a test."
+    assert note(table[2:]) == ""
+    by_hand = note(table[:1].assign(interval="within one process", samples=0, rounds=1))
+    assert by_hand == "1 round a case. a test. Intervals are those within one process. 1 of 1 records noisy."
 
 
 def test_more_than_eight_columns_are_refused():

@@ -11,7 +11,7 @@ import by_hand
 from lib import catalog, records
 from lib.report import bounds, tidy
 from lib.report.pairs import baseline
-from lib.report.table import table
+from lib.report.table import fields, table
 from lib.stats import comparisons, intervals, moderation
 
 RANDOM = np.random.default_rng(1)
@@ -40,7 +40,7 @@ def reference():
 
 def test_a_time_is_the_geometric_mean_of_the_medians_of_its_processes(reference):
     frame = reference["attention"]
-    names = records.notebooks.fields("attention")
+    names = fields(frame)
     medians = frame["backward_ms"].map(np.median)
     expected = np.exp(np.log(medians).groupby([frame[name] for name in names]).mean())
     made = table(frame).set_index(names)["backward_ms"]
@@ -145,7 +145,7 @@ def test_fresh_records_of_a_case_take_the_place_of_its_stale_ones():
 
 def test_noisy_records_are_counted_by_case(reference):
     frame = reference["adam"]
-    names = records.notebooks.fields("adam")
+    names = fields(frame)
     expected = tidy.noisy(frame).groupby([frame[name] for name in names]).sum()
     made = table(frame).set_index(names)["noisy"]
     pd.testing.assert_series_equal(made, expected.reindex(made.index), check_names=False, check_dtype=False)
@@ -166,7 +166,7 @@ def test_without_records_the_table_has_its_columns_and_no_rows():
     filled = table(by_hand.frame({"variant": "fused", "status": "oom"}))
     wanted = ["variant", "total_ms", "backward_ms_low", "peak_mib", "elements", "speedup", "verdict", "bound_ms"]
     assert filled[wanted].columns.equals(empty[wanted].columns)
-    assert empty.columns.difference(filled.columns).isin(records.notebooks.fields("adam")).all()
+    assert empty.columns.difference(filled.columns).isin(fields(records.frame("adam", []))).all()
 
 
 def in_pairs(gains, rounds=3, spread=0.01, **common):
@@ -185,7 +185,7 @@ def test_a_speedup_is_the_mean_of_the_processes_hodges_lehmann_estimates_as_judg
     frame = reference["attention"]
     made = table(frame).query("baseline != ''")
     for row in made.itertuples():
-        values = {name: getattr(row, name) for name in records.notebooks.fields("attention")}
+        values = {name: getattr(row, name) for name in fields(frame)}
         of_case = tidy.only(frame, **values)
         pairs = zip(of_case["paired_ms"], of_case["baseline_ms"], strict=True)
         logs = [comparisons.of_pairs(variant_ms, baseline_ms).logs[0] for variant_ms, baseline_ms in pairs]
@@ -228,9 +228,9 @@ def test_a_baseline_is_named_by_the_value_that_differs(experiment, case, expecte
 
 
 def test_of_the_records_in_git_each_case_is_a_row_of_numbers_and_texts(reference):
-    for experiment, frame in reference.items():
+    for frame in reference.values():
         made = table(frame)
-        names = records.notebooks.fields(experiment)
+        names = fields(frame)
         assert len(made) == len(frame[names].drop_duplicates())
         assert list(made)[: len(names) + 6] == [*names, "machine", "hardware", "rounds", "status", "noisy", "stale"]
         assert all(pd.api.types.is_numeric_dtype(kind) or kind == "str" for kind in made.dtypes)
