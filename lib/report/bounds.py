@@ -50,6 +50,9 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
     A rate is that of the median of one round, and of any operation and library."""
     ceilings = ceilings[ceilings["status"] == "ok"]
+    # a sweep may have measured products alone, or memory alone
+    facts = ceilings.columns.union(["total_ms", "flops", "moved_bytes"], sort=False)
+    ceilings = ceilings.reindex(columns=facts)
     products = ceilings[ceilings["operation"].isin(PRODUCTS)]
     flops_s = _rates(products, "total_ms", products["flops"])
     # of a weight's three products, one may be faster than all
@@ -59,7 +62,7 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     moving = ceilings[ceilings["operation"].isin(MOVING)]
     elements = moving["rows"] * moving["columns"]
     # what a smaller matrix reaches may be the rate of a cache
-    moving = moving[elements == elements.max()]
+    moving = moving[elements == elements.groupby(moving["device"]).transform("max")]
     bytes_s = _rates(moving, "total_ms", moving["moved_bytes"])
     best_products = flops_s.groupby([products["device"], products["precision"]]).max()
     return best_products, bytes_s.groupby(moving["device"]).max()

@@ -169,14 +169,14 @@ def test_without_records_the_table_has_its_columns_and_no_rows():
     assert empty.columns.difference(filled.columns).isin(fields(records.frame("adam", []))).all()
 
 
-def in_pairs(gains, rounds=3, spread=0.01, **common):
+def in_pairs(gains, rounds=3, noise=0.01, first=0, **common):
     """Return records in pairs of variants that are so many times as fast as the baseline."""
     rows = []
-    for number, gain in enumerate(gains):
-        levels = np.exp(spread * RANDOM.standard_normal(rounds))
+    for number, gain in enumerate(gains, start=first):
+        levels = np.exp(0.01 * RANDOM.standard_normal(rounds))
         for round_number, level in enumerate(levels, start=1):
-            baseline_ms = level * gain * RANDOM.lognormal(0, 0.01, 12)
-            pairs = {"paired_ms": RANDOM.lognormal(0, 0.01, 12).tolist(), "baseline_ms": baseline_ms.tolist()}
+            baseline_ms = level * gain * RANDOM.lognormal(0, noise, 12)
+            pairs = {"paired_ms": RANDOM.lognormal(0, noise, 12).tolist(), "baseline_ms": baseline_ms.tolist()}
             rows.append({"variant": "fused", "num_params": number, "round": round_number, **pairs, **common})
     return rows
 
@@ -192,16 +192,27 @@ def test_a_speedup_is_the_mean_of_the_processes_hodges_lehmann_estimates_as_judg
         assert row.speedup == pytest.approx(stats.gmean(np.exp(logs)))
 
 
-def test_a_stale_comparison_changes_no_fresh_one_and_alone_it_counts():
+def widths(made):
+    return np.log(made["speedup_high"] / made["speedup_low"])
+
+
+def test_a_stale_comparison_is_none_of_those_that_are_judged_and_alone_it_is():
     fresh = in_pairs([1.0, 1.1, 1.5, 0.8])
-    stale = in_pairs([1.0] * 4, stale=True)
-    for row in stale:
-        row["num_params"] += 100
     alone = table(by_hand.frame(*fresh))
-    both = table(by_hand.frame(*fresh, *stale))
-    assert both["verdict"].tolist()[:4] == alone["verdict"].tolist() == ["same", "faster", "faster", "slower"]
+    assert alone["verdict"].tolist() == ["same", "faster", "faster", "slower"]
+    both = by_hand.frame(*fresh, *in_pairs([1.0] * 60, first=4, stale=True))
+    assert table(both)["verdict"].tolist()[:4] == alone["verdict"].tolist()
+    # of 64 fresh comparisons the findings would have wider intervals
+    assert (widths(table(both))[1:4] < 0.8 * widths(table(both.assign(stale=False)))[1:4]).all()
     only_stale = table(by_hand.frame(*fresh).assign(stale=True))
-    assert only_stale["verdict"].tolist() == alone["verdict"].tolist()
+    pd.testing.assert_series_equal(widths(only_stale), widths(alone))
+
+
+def test_a_single_process_is_as_uncertain_as_its_own_pairs_even_where_others_are_calm():
+    calm = in_pairs([1.0] * 9)
+    made = table(by_hand.frame(*calm, *in_pairs([1.5], rounds=1, first=9), *in_pairs([1.5], 1, noise=0.5, first=10)))
+    assert made["verdict"].tolist()[9:] == ["faster", "unclear"]
+    assert widths(made)[10] > 3 * widths(made)[9]
 
 
 def test_phases_in_pairs_have_verdicts_of_their_own():
@@ -256,14 +267,18 @@ def test_a_ceiling_is_the_best_rate_that_the_median_of_any_round_reached():
     small = moving | {"rows": 4, "moved_bytes": 1e9}
     rows = [
         *by_hand.of_rounds([[1.0, 2.0, 9.0], [4.0] * 3], **shape),
-        *by_hand.of_rounds([[0.1]], **shape | {"precision": "bf16"}),
+        {**shape, "precision": "bf16", "total_ms": [0.1], "input_gradients_ms": [0.02], "forward_ms": [0.05]},
         {**shape, "round": 3, "status": "failed", "total_ms": [0.001]},
         *by_hand.of_rounds([[3.0], [2.0]], **moving),
         *by_hand.of_rounds([[1.0]], **small),
     ]
-    products, memory = bounds.best_rates(by_hand.frame(*rows, experiment="ceilings"))
-    assert products.to_dict() == pytest.approx({("cpu", "bf16"): 1e10, ("cpu", "fp32"): 5e8})
+    frame = by_hand.frame(*rows, experiment="ceilings")
+    products, memory = bounds.best_rates(frame)
+    assert products.to_dict() == pytest.approx({("cpu", "bf16"): 1e6 / 3 / 0.02e-3, ("cpu", "fp32"): 5e8})
     assert memory.to_dict() == pytest.approx({"cpu": 2e9})
+    products, memory = bounds.best_rates(frame[frame["operation"] == "matmul"].drop(columns="moved_bytes"))
+    assert len(products) == 2
+    assert memory.empty
 
 
 def test_samples_explode_to_floats_for_seaborn(reference):
