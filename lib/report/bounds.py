@@ -1,0 +1,109 @@
+"""Bound times by the best rates of products and of memory that the same machine was seen to reach.
+
+This is the roofline (Williams, Waterman and Patterson 2009). A ceiling is the best rate that any round's median
+reached, so that no code beats it but by a cache or by noise.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from lib import records
+from lib.cost.flops import HOLDING_SCORES
+from lib.report.roofline import MOVING, PRODUCT_PHASES, PRODUCTS
+
+STEPS = ("step", "ladder", "kernels", "memory", "peers")  # experiments whose iteration is a training step
+PHASE_MODES = {
+    "forward": ("train_step", "forward_backward", "forward", "no_grad"),
+    "backward": ("train_step", "forward_backward"),
+    "optimizer": ("train_step",),
+}
+
+
+def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
+    """Return the shortest time in ms of each case of one machine.
+
+    A phase takes at least its FLOPs at the best rate of products in its precision, and at least its bytes at the best
+    rate of memory. It is NaN for other experiments than steps, attention and AdamW, and where the ceilings were not
+    measured."""
+    total_ms = pd.Series(np.nan, table.index)
+    # a notebook may tell what it has just measured by hand, of a machine without records
+    if machine not in records.machines():
+        return total_ms
+    parts = list_phases(experiment, table)
+    ceilings = records.load("ceilings", machine)
+    if not parts or ceilings.empty:
+        return total_ms
+    products, memory = best_rates(ceilings)
+    arithmetic = pd.MultiIndex.from_arrays([table["device"], precisions(table)])
+    flops_per_ms = products.reindex(arithmetic).to_numpy() / 1e3
+    bytes_per_ms = memory.reindex(table["device"]).to_numpy() / 1e3
+    total_ms[:] = 0.0
+    for flops, moved_bytes in parts:
+        total_ms += np.maximum(flops / flops_per_ms, moved_bytes / bytes_per_ms)
+    return total_ms
+
+
+def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return the best FLOP/s by device and precision, and the best bytes a second by device.
+
+    A rate is that of the median of one round, and of any operation and library."""
+    ceilings = ceilings[ceilings["status"] == "ok"]
+    # a sweep may have measured products alone, or memory alone
+    facts = ceilings.columns.union(["total_ms", "flops", "moved_bytes"], sort=False)
+    ceilings = ceilings.reindex(columns=facts)
+    products = ceilings[ceilings["operation"].isin(PRODUCTS)]
+    flops_s = _rates(products, "total_ms", products["flops"])
+    # of a weight's three products, one may be faster than all
+    for metric in PRODUCT_PHASES:
+        if metric in products:
+            flops_s = np.fmax(flops_s, _rates(products, metric, products["flops"] / 3))
+    moving = ceilings[ceilings["operation"].isin(MOVING)]
+    elements = moving["rows"] * moving["columns"]
+    # what a smaller matrix reaches may be the rate of a cache
+    moving = moving[elements == elements.groupby(moving["device"]).transform("max")]
+    bytes_s = _rates(moving, "total_ms", moving["moved_bytes"])
+    best_products = flops_s.groupby([products["device"], products["precision"]]).max()
+    return best_products, bytes_s.groupby(moving["device"]).max()
+
+
+def _rates(rows: pd.DataFrame, metric: str, amounts: pd.Series) -> pd.Series:
+    """Return an amount of FLOPs or bytes a second, at the median time of each record in ms."""
+    return 1e3 * amounts / rows[metric].map(np.median, na_action="ignore").astype(float)
+
+
+def list_phases(experiment: str, table: pd.DataFrame) -> Sequence[tuple[pd.Series, pd.Series]]:
+    """Return the FLOPs and least bytes of each phase that the cases run; none for other experiments."""
+    nothing = pd.Series(0.0, table.index)
+    if experiment == "adam":
+        return [(nothing, table["moved_bytes"])]
+    if experiment == "attention":
+        flops = table["forward_flops"]
+        if "causal_flops" in table:
+            flops = table["causal_flops"].fillna(flops)
+        # backward has twice the products of forward, and half of those of forward again where no scores were kept
+        passes = table["variant"].isin(HOLDING_SCORES).map({True: 3.0, False: 3.5})
+        return [(passes * flops, table["moved_bytes"])]
+    if experiment == "attention_module":
+        forward = (table["forward_flops"], table["forward_bytes"])
+        backward = (2 * table["forward_flops"], table["backward_bytes"])
+        return [forward, backward]
+    parts = []
+    if experiment in STEPS:
+        mode = table.get("mode", pd.Series("train_step", table.index))
+        for phase, modes in PHASE_MODES.items():
+            runs = mode.isin(modes)
+            # the optimizer multiplies no matrices, and has no FLOPs here
+            flops = table.get(f"{phase}_flops", nothing)
+            parts.append((flops.where(runs, 0.0), table[f"{phase}_bytes"].where(runs, 0.0)))
+    return parts
+
+
+def precisions(table: pd.DataFrame) -> pd.Series:
+    """Return the arithmetic of each case's products, without a precision among its fields or switches fp32."""
+    if "precision" in table:
+        return table["precision"]
+    if "switches" in table:
+        return table["switches"].str.contains("bf16").map({True: "bf16", False: "fp32"})
+    return pd.Series("fp32", table.index)

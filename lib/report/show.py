@@ -1,0 +1,258 @@
+"""Format numbers at the edge: within sentences, and in captioned tables as HTML and pipe Markdown."""
+
+import html
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from lib.report.table import WITHIN
+from lib.stats import digits, spans
+
+MOST_COLUMNS = 8
+MISSING = "–"
+NOT_MEASURED = "not measured by this sweep"
+SECOND_MS = 1000.0
+UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "bytes": "bytes", "percent": "%"}
+
+Row = tuple | pd.Series | Mapping
+
+
+def ms(row: Row, name: str) -> str:
+    """Return the time `<name>_ms` of a row of the table with its unit: 69 (67 to 72) ms.
+
+    From 1,000 ms on it is in seconds. A time that is missing is a dash."""
+    value, low, high = _triple(row, f"{name}_ms")
+    unit = "ms"
+    if value >= SECOND_MS:
+        value, low, high = np.divide([value, low, high], SECOND_MS)
+        unit = "s"
+    if math.isnan(value):
+        return MISSING
+    return f"{_join(*spans.between(value, low, high))} {unit}"
+
+
+def times(row: Row, phase: str = "") -> str:
+    """Say how a row's speedup is to be understood: 3.3× (3.1 to 3.5) faster than naive.
+
+    A `phase`, such as "forward", compares that part of an iteration."""
+    prefix = f"{phase}_" if phase else ""
+    verdict = _cell(row, f"{prefix}verdict")
+    value, low, high = _triple(row, f"{prefix}speedup")
+    if math.isnan(value):
+        return "not compared"
+    if verdict == "slower":
+        value, low, high = np.divide(1, [value, high, low])
+    text, *ends = spans.ratio_between(value, low, high)
+    factor = _join(f"{text}×", *ends)
+    rival = _cell(row, "baseline")
+    if _cell(row, "interval") == WITHIN:
+        rival += " in this process"
+    if verdict in ("faster", "slower"):
+        return f"{factor} {verdict} than {rival}"
+    if verdict == "same":
+        return f"as fast as {rival}: {factor}"
+    return f"neither clearly faster nor slower than {rival}: {factor}"
+
+
+def _triple(row: Row, name: str) -> tuple[float, float, float]:
+    """Return a value of a row and the ends of its interval, each NaN if it is missing."""
+    return _cell(row, name), _cell(row, f"{name}_low"), _cell(row, f"{name}_high")
+
+
+def _cell(row: Row, name: str) -> object:
+    # a row of itertuples() is a named tuple
+    if isinstance(row, tuple):
+        return getattr(row, name, math.nan)
+    return row.get(name, math.nan)
+
+
+def _join(value: str, low: str, high: str) -> str:
+    if not low:
+        return value
+    return f"{value} ({low} to {high})"
+
+
+def note(table: pd.DataFrame) -> str:
+    """Say what the rows of the table come from: rounds, samples, hardware, and what is noisy or stale."""
+    measured = table[table["rounds"] > 0]
+    if measured.empty:
+        return ""
+    rounds = sorted({measured["rounds"].min(), measured["rounds"].max()})
+    words = " to ".join(map(str, rounds))
+    parts = [f"{words} round{'s' if rounds[-1] > 1 else ''} a case"]
+    timed = measured[measured["samples"] > 0]
+    if len(timed):
+        parts[0] += f", at least {timed['samples'].min()} samples a round"
+    parts.append("; ".join(measured["hardware"].unique()))
+    if (measured["interval"] == WITHIN).any():
+        parts.append("Intervals are those within one process")
+    if measured["noisy"].any():
+        parts.append(f"{measured['noisy'].sum()} of {measured['rounds'].sum()} records noisy")
+    if measured["stale"].any():
+        parts.append("Some records are stale")
+    return ". ".join(parts) + "."
+
+
+def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[str] = ()) -> "Table":
+    """Return a frame as a table that notebooks display, with its caption and note.
+
+    Columns `X`, `X_low` and `X_high` are one column of values with their ends. Heads come from the names: `total_ms` is
+    "total, ms". `columns` names those to show, with the ends that the frame has; by default it shows all.
+    Columns in which no row has anything are left out, and a frame that has no measured value is one line. Raises
+    ValueError for more than 8 columns."""
+    if columns:
+        frame = frame.reindex(columns=_with_ends(columns, frame))
+    heads = []
+    kinds = []
+    cells = []
+    if _has_values(frame):
+        for name in _values(frame):
+            heads.append(_head(name))
+            kinds.append(_kind(frame[name]))
+            cells.append(_format(frame, name))
+    if len(heads) > MOST_COLUMNS:
+        raise ValueError(f"columns: got {len(heads)}, expected at most {MOST_COLUMNS}")
+    return Table(caption, note, heads, kinds, list(zip(*cells, strict=True)))
+
+
+def _with_ends(columns: Sequence[str], frame: pd.DataFrame) -> list[str]:
+    """Return the names of columns, each before those of its ends that the frame has."""
+    names = []
+    for name in columns:
+        ends = frame.columns.intersection([f"{name}_low", f"{name}_high"], sort=False)
+        names += [name, *ends]
+    return names
+
+
+def _has_values(frame: pd.DataFrame) -> bool:
+    """Tell if a frame has a measured value, or says what happened instead."""
+    numbers = frame.select_dtypes("float")
+    if numbers.shape[1] and numbers.isna().all(axis=None):
+        return "status" in frame and bool((frame["status"] != "").any())
+    return not frame.empty
+
+
+def _values(frame: pd.DataFrame) -> list[str]:
+    """List the columns with anything in them, without those that are the ends of another."""
+    names = []
+    for name in frame:
+        is_end = str(name).endswith(("_low", "_high")) and name.rpartition("_")[0] in frame
+        if not is_end and (frame[name].notna() & (frame[name] != "")).any():
+            names.append(name)
+    return names
+
+
+def _head(name: object) -> str:
+    """Return a column's head: "total, ms" for `total_ms`."""
+    quantity, _, unit = str(name).rpartition("_")
+    if quantity and unit in UNITS:
+        return f"{quantity.replace('_', ' ')}, {UNITS[unit]}"
+    return str(name).replace("_", " ")
+
+
+def _kind(column: pd.Series) -> str:
+    """Return how a column is set, as `number` or as `text`."""
+    is_number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+    return "number" if is_number else "text"
+
+
+def _format(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
+    """Format the cells of a column, each as its value and its ends, "(67–72)" or empty."""
+    ends = frame.reindex(columns=[f"{name}_low", f"{name}_high"])
+    has_ends = ends.columns.isin(frame.columns).all()
+    texts = []
+    for value, low, high in zip(frame[name], *ends.astype(float).to_numpy().T, strict=True):
+        text = _text(value)
+        if pd.notna(value) and str(name).endswith("speedup"):
+            text, low, high = spans.ratio_between(value, low, high)
+            text += "×"
+        elif pd.notna(value) and has_ends:
+            text, low, high = spans.between(value, low, high)
+        else:
+            low = ""
+        texts.append((text, f"({low}–{high})" if low else ""))
+    return texts
+
+
+def _text(value: object) -> str:
+    """Format one cell without ends as plain text."""
+    if pd.isna(value):
+        return MISSING
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    # a count is a float where another case has none
+    if isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer()):
+        return f"{int(value):,}".replace("-", "−")
+    if isinstance(value, float):
+        return digits.number(value)
+    return str(value)
+
+
+@dataclass(frozen=True, repr=False)
+class Table:
+    """Hold a table's texts: heads, the kind of each column, and rows of values with their ends."""
+
+    caption: str
+    note: str
+    heads: Sequence[str]
+    kinds: Sequence[str]
+    rows: Sequence[Sequence[tuple[str, str]]]
+
+    def _repr_html_(self) -> str:
+        caption = html.escape(self.caption)
+        if not self.rows:
+            return f'<p class="note">{caption}: {NOT_MEASURED}</p>'
+        heads = ""
+        for head, kind in zip(self.heads, self.kinds, strict=True):
+            heads += f'<th scope="col" class="{kind}">{html.escape(head)}</th>'
+        rows = ""
+        for row in self.rows:
+            cells = "".join(map(_html_cell, row, self.kinds))
+            rows += f"<tr>{cells}</tr>"
+        note = ""
+        if self.note:
+            note = f'<p class="note">{html.escape(self.note)}</p>'
+        return (
+            f'<figure class="table"><figcaption>{caption}</figcaption>'
+            f'<div class="scroll" tabindex="0" role="group" aria-label="{caption}">'
+            f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>{note}</figure>"
+        )
+
+    def _repr_markdown_(self) -> str:
+        if not self.rows:
+            return f"{_escape(self.caption)}: {NOT_MEASURED}\n"
+        rules = {"number": "---:", "text": "---"}
+        lines = [_pipes(map(_escape, self.heads)), _pipes(map(rules.get, self.kinds))]
+        for row in self.rows:
+            lines.append(_pipes(_escape(f"{value} {ends}") for value, ends in row))
+        # a blank line stands between the caption, the table and the note
+        parts = [f"**{_escape(self.caption)}**", "\n".join(lines), _escape(self.note)]
+        return "\n\n".join(filter(None, parts)) + "\n"
+
+    __repr__ = _repr_markdown_
+
+
+def _html_cell(cell: tuple[str, str], kind: str) -> str:
+    """Return a cell as HTML; the style sheet shows its ends below the value."""
+    value, ends = cell
+    text = html.escape(value)
+    # a long name may break after an underscore; unlike a hyphen, <wbr> is not copied
+    text = text.replace("_", "_<wbr>")
+    if ends:
+        text += f" <small>{ends}</small>"
+    return f'<td class="{kind}">{text}</td>'
+
+
+def _pipes(cells: Iterable[str]) -> str:
+    """Return one line of a pipe table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    """Escape what Markdown would read as marks, on one line."""
+    # an underscore within a word is no mark
+    return re.sub(r"[\\`*|~<\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", " ".join(text.split()))

@@ -1,0 +1,167 @@
+"""Make the plain table of an experiment: one row a case and machine, columns of numbers and texts only.
+
+Every sentence, figure and table of a chapter reads from it. What has no data is NaN, and no column is missing for it.
+"""
+
+import numpy as np
+import pandas as pd
+
+from lib import notebooks
+from lib.records import COLUMNS
+from lib.report import bounds, pairs, tidy
+from lib.stats import estimates, intervals
+
+STATUSES = {  # the worst last
+    "ok": "", "oom": "out of memory", "timeout": "took too long", "crashed": "crashed", "failed": "failed",
+}  # fmt: skip
+# what chapters show of records: these columns are there whatever was measured
+MEASURED = (
+    "total_ms", "forward_ms", "backward_ms", "optimizer_ms", "first_iteration_ms", "paired_ms", "baseline_ms",
+    "peak_mib", "saved_mib",
+)  # fmt: skip
+FACTS = (
+    "tokens", "parameters", "elements", "forward_flops", "backward_flops", "forward_bytes", "backward_bytes",
+    "optimizer_bytes", "moved_bytes",
+)  # fmt: skip
+WITHIN = "within one process"
+BETWEEN = "between processes"
+
+
+def table(records: pd.DataFrame) -> pd.DataFrame:
+    """Return one row a case and machine of records of one experiment, as `records.load` returns them.
+
+    - The case's fields; `machine`, `hardware`, `rounds` (records used), `status` (the worst, in words; "" if any record
+      is ok), `noisy` (records), `stale`. Of a case with fresh and stale records only the fresh ones are used.
+    - `<metric>`, `<metric>_low`, `<metric>_high`. Times have the geometric mean of the processes' medians with its 95%
+      interval (see `lib.stats.estimates`). Everything else has the median between the minimum and the maximum.
+    - `samples` (the fewest of a process), `interval`: "between processes", or of records made by hand "within one
+      process", or "".
+    - Facts: one number or text a case.
+    - Of interleaved pairs: `baseline`, `speedup` with its ends, `verdict`, `advice` (see `lib.stats.verdicts`); of each
+      phase the same with its name in front: `forward_speedup`. Without pairs the texts are "".
+    - `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`, with its ends (see `lib.report.bounds`).
+
+    A column of `MEASURED` or `FACTS` is there, empty, also where no record has it."""
+    names = fields(records)
+    tables = [_of_machine(rows, names) for _, rows in records.groupby("machine", sort=False)]
+    if not tables:
+        tables = [_of_machine(records, names)]
+    result = pd.concat(tables, ignore_index=True)
+    result.attrs = dict(records.attrs)
+    return result
+
+
+def fields(records: pd.DataFrame) -> list[str]:
+    """List the fields of a case of these records."""
+    if records.empty:
+        # without records there are no metrics beside the fields
+        return [name for name in records.columns if name not in COLUMNS]
+    return [name for name in notebooks.fields(records["experiment"].iloc[0]) if name in records]
+
+
+def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Make the table of one machine; its index is the number of the case."""
+    records = records.assign(
+        case=records.groupby(names, sort=False, dropna=False).ngroup(),
+        noisy=tidy.noisy(records).astype(int),
+        stale=records["stale"].astype(bool),
+    )
+    used = _usable(records)
+    # round 0 is for what someone measures in JupyterLab
+    is_by_hand = (used["round"] == 0).all()
+    cases = _describe(records, used, names)
+    columns = {}
+    for name in MEASURED:
+        columns |= dict.fromkeys([name, f"{name}_low", f"{name}_high"], pd.Series(dtype=float))
+    for name in used.columns.difference([*names, *COLUMNS, "case", "noisy"], sort=False):
+        columns |= _summarize(used, name, is_by_hand)
+    for name in FACTS:
+        columns.setdefault(name, pd.Series(dtype=float))
+    result = cases.join(pd.DataFrame(columns, index=cases.index))
+    result["samples"] = _count_samples(used).reindex(cases.index, fill_value=0)
+    result = result.join(pairs.judge(used, cases[names], is_by_hand))
+    has_ends = result[["total_ms_low", "paired_ms_low", "speedup_low"]].notna().any(axis="columns")
+    words = {True: WITHIN if is_by_hand else BETWEEN, False: ""}
+    result["interval"] = has_ends.map(words).astype(str)
+    return result.join(_bound(records, result))
+
+
+def _usable(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the records that are ok, of each case the fresh ones if it has any."""
+    measured = records[records["status"] == "ok"]
+    has_only_stale = measured.groupby("case")["stale"].transform("all")
+    return measured[~measured["stale"] | has_only_stale]
+
+
+def _describe(records: pd.DataFrame, used: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Return the fields of each case, and what holds for its records as a whole."""
+    cases = records.drop_duplicates("case").set_index("case")[[*names, "machine", "hardware"]]
+    by_case = used.groupby("case")
+    cases["rounds"] = by_case.size().reindex(cases.index, fill_value=0)
+    severity = records["status"].map(list(STATUSES).index).groupby(records["case"]).max()
+    worst = severity.map(dict(enumerate(STATUSES.values())))
+    cases["status"] = worst.where(cases["rounds"] == 0, "")
+    cases["noisy"] = by_case["noisy"].sum().reindex(cases.index, fill_value=0)
+    # a case without any record that is ok is as stale as its failures
+    is_stale = records.groupby("case")["stale"].all()
+    cases["stale"] = by_case["stale"].all().reindex(cases.index).fillna(is_stale).astype(bool)
+    return cases
+
+
+def _summarize(used: pd.DataFrame, name: str, is_by_hand: bool) -> dict[str, pd.Series]:
+    """Return the columns of one metric; none of a table within records."""
+    cells = used[name].dropna()
+    case = used["case"].loc[cells.index]
+    cells = cells[cells.map(_is_plain)]
+    case = case.loc[cells.index]
+    if cells.empty:
+        return {}
+    if isinstance(cells.iloc[0], str) or _is_fact(cells, case):
+        return {name: cells.infer_objects().groupby(case).first()}
+    # a number is the one sample of its process
+    samples = cells.map(np.atleast_1d)
+    medians = samples.map(np.median).astype(float)
+    summary = estimates.middles(medians, case)
+    if name.endswith("_ms"):
+        has_logs = (medians > 0).groupby(case).transform("all")
+        positive = estimates.geometric_means(medians[has_logs], case[has_logs])
+        summary.loc[positive.index] = positive
+    if is_by_hand:
+        for number, of_case in samples.groupby(case):
+            summary.loc[number, ["low", "high"]] = intervals.order_statistics(of_case.iloc[0])
+    return {name: summary["value"], f"{name}_low": summary["low"], f"{name}_high": summary["high"]}
+
+
+def _is_plain(cell: object) -> bool:
+    """Tell if a cell of a record is a text, a number, or a list of samples."""
+    if isinstance(cell, list):
+        return len(cell) > 0 and isinstance(cell[0], int | float)
+    return isinstance(cell, str | int | float | np.number)
+
+
+def _is_fact(cells: pd.Series, case: pd.Series) -> bool:
+    """Tell if a metric is one number, the same in every process of a case."""
+    if cells.map(np.ndim).any():
+        return False
+    return cells.groupby(case).nunique().max() == 1
+
+
+def _count_samples(used: pd.DataFrame) -> pd.Series:
+    """Return the fewest samples of any process of each case, of its time alone or in pairs."""
+    times = used.reindex(columns=["total_ms", "paired_ms"])
+    counts = times.map(len, na_action="ignore").bfill(axis="columns")["total_ms"].dropna()
+    return counts.astype(int).groupby(used["case"]).min()
+
+
+def _bound(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Return each case's bound in ms, and as a share of the time that its row tells, with the ends of that time."""
+    columns = pd.DataFrame({"bound_ms": np.nan}, index=table.index)
+    if len(records):
+        first = records.iloc[0]
+        columns["bound_ms"] = bounds.bound_ms(first["experiment"], first["machine"], table)
+    is_alone = table["total_ms"].notna()
+    # the time's upper end gives the share's lower one
+    for end, time_end in {"": "", "_low": "_high", "_high": "_low"}.items():
+        time_ms = table[f"total_ms{time_end}"].where(is_alone, table[f"paired_ms{time_end}"])
+        columns[f"bound_percent{end}"] = 100 * columns["bound_ms"] / time_ms
+    return columns

@@ -1,0 +1,57 @@
+"""Estimate a quantity of each case from the medians of its processes.
+
+There is one estimator for any number of rounds: the geometric mean. Its interval takes the variance between processes
+as moderated by all cases of the experiment (see `moderation`), so that a case of two processes, even of one, has one.
+"""
+
+import numpy as np
+import pandas as pd
+
+from lib.stats import moderation
+from lib.stats.intervals import t_reach
+
+FEWEST_ALONE = 3  # processes of a case whose interval stands without the other cases
+LEAST_ERROR = 1e-12  # of a logarithm, where all processes agree
+
+
+def of_processes(logs: pd.Series, cases: pd.Series, noise: pd.Series | float = 0.0) -> pd.DataFrame:
+    """Estimate the logarithm of each case from that of each of its processes.
+
+    `logs` has one value a process, and `cases` the case of each. `noise` is the standard error of each process's value
+    by its own samples, and the variance is at least its square.
+    Returns one row a case: `log`, its standard `error`, and the `freedom` of Student's t.
+    With three cases of several processes the variance is the moderated one. With fewer it is a case's own if it has at
+    least three processes, and the error is NaN otherwise."""
+    grouped = logs.groupby(cases)
+    counts = grouped.count()
+    freedom = counts - 1
+    variance = grouped.var(ddof=1)
+    moderated = moderation.moderated(variance.fillna(0).to_numpy(), freedom.to_numpy())
+    if moderated is None:
+        variance = variance.where(counts >= FEWEST_ALONE)
+    else:
+        variance = pd.Series(moderated[0], counts.index)
+        freedom = pd.Series(moderated[1], counts.index)
+    # another case's calm processes say nothing of one whose own samples are far apart
+    within = (noise**2 + 0 * logs).groupby(cases).mean()
+    error = np.sqrt(variance.where(~(variance < within), within) / counts).clip(lower=LEAST_ERROR)
+    return pd.DataFrame({"log": grouped.mean(), "error": error, "freedom": freedom.astype(float)})
+
+
+def geometric_means(medians: pd.Series, cases: pd.Series) -> pd.DataFrame:
+    """Return the geometric mean of each case's medians, all positive, with its 95% interval.
+
+    Columns: `value`, `low`, `high`; the ends are NaN where there is no error."""
+    estimates = of_processes(np.log(medians), cases)
+    reach = estimates["error"] * t_reach(estimates["freedom"])
+    ends = {"value": estimates["log"], "low": estimates["log"] - reach, "high": estimates["log"] + reach}
+    return np.exp(pd.DataFrame(ends))
+
+
+def middles(medians: pd.Series, cases: pd.Series) -> pd.DataFrame:
+    """Return the median of each case's medians between their minimum and maximum.
+
+    It is for counts, bytes, errors and zeros. Columns: `value`, `low`, `high`; the ends of one process are NaN."""
+    table = medians.groupby(cases).agg(value="median", low="min", high="max", count="count")
+    several = table.pop("count") > 1
+    return table.assign(low=table["low"].where(several), high=table["high"].where(several))

@@ -1,0 +1,45 @@
+"""Format a value with the ends of its interval, each with the digits that the interval warrants.
+
+>>> between(69.12, 67.2, 71.9)
+('69', '67', '72')
+"""
+
+import math
+
+from lib.stats import digits
+
+UNKNOWN = 0.02  # the relative uncertainty of a value without an interval
+LEAST_DIFFERENCE = 0.03  # of a ratio from one that must be seen
+
+
+def between(value: float, low: float, high: float) -> tuple[str, str, str]:
+    """Format a value and the ends of its interval to the first digit of half its width.
+
+    The ends are empty texts where they are unknown or equal. A value whose ends are unknown gets the digits of one that
+    is known to 2%."""
+    if low == high:
+        return digits.number(value, 0.0), "", ""
+    if math.isnan(low):
+        return digits.number(value, UNKNOWN * abs(value)), "", ""
+    return _with_ends(value, low, high, (high - low) / 2)
+
+
+def ratio_between(value: float, low: float, high: float) -> tuple[str, str, str]:
+    """Format a ratio and its ends as `between` does, with the digits that tell them from one.
+
+    No end reads 1.0 that is not, nor does a ratio more than 3% from one. At most one digit more is shown than the
+    interval warrants."""
+    if not low < high:
+        # without ends two decimals, and at least two digits
+        return digits.number(value, 0.01), "", ""
+    reach = (high - low) / 2
+    nearest = min(abs(low - 1), abs(high - 1))
+    if abs(value - 1) > LEAST_DIFFERENCE:
+        nearest = min(nearest, abs(value - 1))
+    # rounding moves a number by at most half of its uncertainty
+    return _with_ends(value, low, high, max(min(reach, 2 * nearest), reach / 10))
+
+
+def _with_ends(value: float, low: float, high: float, uncertainty: float) -> tuple[str, str, str]:
+    place = digits.last_place(value, uncertainty)
+    return digits.number(value, uncertainty), digits.rounded(low, place), digits.rounded(high, place)

@@ -1,0 +1,138 @@
+"""Numbers have the digits that their intervals warrant, in sentences and in tables."""
+
+import math
+
+import bs4
+import pandas as pd
+import pytest
+
+from lib import report
+from lib.report.show import ms, note, show, times
+
+ROW = {"total_ms": 69.123, "total_ms_low": 67.2, "total_ms_high": 71.9, "forward_ms": 20.44, "gone_ms": math.nan}
+
+
+def test_a_notebook_gets_functions_from_the_package_and_not_the_modules_of_their_names():
+    assert (report.ms, report.show, report.times) == (ms, show, times)
+    assert all(callable(getattr(report, name)) for name in report.__all__)
+
+
+@pytest.mark.parametrize("row", [ROW, pd.Series(ROW), next(pd.DataFrame([ROW]).itertuples())])
+def test_a_time_has_its_ends_and_its_unit(row):
+    assert ms(row, "total") == "69 (67 to 72) ms"
+    # without ends, as of a value known to 2%
+    assert ms(row, "forward") == "20.4 ms"
+    assert ms(row, "gone") == ms(row, "backward") == "–"
+
+
+def test_a_time_of_a_second_or_more_is_in_seconds():
+    assert ms({"total_ms": 1643.4, "total_ms_low": 1571.0, "total_ms_high": 1718.0}, "total") == "1.64 (1.57 to 1.72) s"
+
+
+def ratio(value, low, high, verdict, interval="between processes"):
+    return {
+        "speedup": value, "speedup_low": low, "speedup_high": high, "verdict": verdict, "baseline": "naive",
+        "interval": interval,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (ratio(3.3, 3.1, 3.5, "faster"), "3.3× (3.1 to 3.5) faster than naive"),
+        (ratio(1 / 1.3, 1 / 1.4, 1 / 1.2, "slower"), "1.3× (1.2 to 1.4) slower than naive"),
+        (ratio(1.006, 0.99, 1.021, "same"), "as fast as naive: 1.01× (0.99 to 1.02)"),
+        (ratio(1.1, 0.9, 1.3, "unclear"), "neither clearly faster nor slower than naive: 1.1× (0.9 to 1.3)"),
+        (ratio(1.1, math.nan, math.nan, "unclear"), "neither clearly faster nor slower than naive: 1.10×"),
+        # no end that is not one reads 1.0
+        (ratio(1.14, 1.01, 1.30, "faster"), "1.14× (1.01 to 1.30) faster than naive"),
+        (ratio(3.3, 3.1, 3.5, "faster", "within one process"), "3.3× (3.1 to 3.5) faster than naive in this process"),
+        (ratio(math.nan, math.nan, math.nan, ""), "not compared"),
+        ({}, "not compared"),
+    ],
+)
+def test_a_ratio_says_itself(row, expected):
+    assert times(row) == expected
+
+
+def test_a_phase_has_a_ratio_of_its_own():
+    row = {f"forward_{name}": value for name, value in ratio(3.3, 3.1, 3.5, "faster").items()}
+    assert times(row | {"baseline": "naive"}, "forward") == "3.3× (3.1 to 3.5) faster than naive"
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(
+        {
+            "variant": ["naive", "sdpa <|> x"],
+            "seq_len": [512, 1_048_576],
+            "total_ms": [81.0, 4.0],
+            "total_ms_low": [77.0, 3.8],
+            "total_ms_high": [85.0, 4.2],
+            "peak_mib": [12.0, math.nan],
+            "saved_mib": math.nan,
+            "speedup": [math.nan, 3.3],
+            "speedup_low": [math.nan, 3.1],
+            "speedup_high": [math.nan, 3.5],
+            "causal": [True, False],
+            "status": "",
+        }
+    )
+
+
+def test_the_html_has_one_cell_for_a_value_and_its_ends_and_no_empty_column(frame):
+    parsed = bs4.BeautifulSoup(show(frame, "A & B", "n = 30")._repr_html_(), "html.parser")
+    heads, first, second = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in parsed.find_all("tr")]
+    assert heads == ["variant", "seq len", "total, ms", "peak, MiB", "speedup", "causal"]
+    assert first == ["naive", "512", "81 (77–85)", "12", "–", "yes"]
+    assert second == ["sdpa <|> x", "1,048,576", "4.0 (3.8–4.2)", "–", "3.3× (3.1–3.5)", "no"]
+    assert [part.get_text() for part in parsed.find_all("small")] == ["(77–85)", "(3.8–4.2)", "(3.1–3.5)"]
+    assert [cell["class"][0] for cell in parsed.find_all("th")] == ["text", *["number"] * 4, "text"]
+    assert parsed.figcaption.get_text() == parsed.find(tabindex="0")["aria-label"] == "A & B"
+    assert parsed.find("p", class_="note").get_text() == "n = 30"
+
+
+def test_the_markdown_is_a_caption_a_pipe_table_and_a_note(frame):
+    lines = show(frame, "Times of `x`", "n = 30")._repr_markdown_().splitlines()
+    assert lines[0] == "**Times of \\`x\\`**"
+    assert lines[2:4] == [
+        "| variant | seq len | total, ms | peak, MiB | speedup | causal |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    assert lines[5] == "| sdpa \\<\\|> x | 1,048,576 | 4.0 (3.8–4.2) | – | 3.3× (3.1–3.5) | no |"
+    assert lines[-1] == "n = 30"
+
+
+def test_named_columns_bring_their_ends_and_none_that_is_missing(frame):
+    columns = ["variant", "total_ms", "unheard_of_ms"]
+    named = show(frame, "Times", columns=columns)
+    assert f"{named}" == f"{show(frame[['variant', 'total_ms', 'total_ms_low', 'total_ms_high']], 'Times')}"
+
+
+def test_what_was_not_measured_is_one_line(frame):
+    for nothing in (frame[:0], frame[["variant", "saved_mib"]], frame[["saved_mib"]]):
+        shown = show(nothing, "Kept <memory>")
+        assert shown._repr_html_() == '<p class="note">Kept &lt;memory&gt;: not measured by this sweep</p>'
+        assert shown._repr_markdown_() == "Kept \\<memory>: not measured by this sweep\n"
+    failed = show(frame[["variant", "saved_mib"]].assign(status="out of memory"), "Kept")
+    assert "out of memory" in failed._repr_markdown_()
+
+
+def test_a_note_says_what_the_rows_come_from():
+    table = pd.DataFrame(
+        {
+            "rounds": [3, 5, 0], "samples": [9, 4, 0], "hardware": "a test", "interval": ["", "between processes", ""],
+            "noisy": [1, 1, 0], "stale": [False, True, False],
+        }
+    )  # fmt: skip
+    expected = "3 to 5 rounds a case, at least 4 samples a round. a test"
+    assert note(table) == f"{expected}. 2 of 8 records noisy. Some records are stale."
+    assert note(table[1:2].assign(noisy=0, stale=False)) == "5 rounds a case, at least 4 samples a round. a test."
+    assert note(table[2:]) == ""
+    by_hand = note(table[:1].assign(interval="within one process", samples=0, rounds=1))
+    assert by_hand == "1 round a case. a test. Intervals are those within one process. 1 of 1 records noisy."
+
+
+def test_more_than_eight_columns_are_refused():
+    with pytest.raises(ValueError, match="columns: got 9, expected at most 8"):
+        show(pd.DataFrame([range(9)]), "Nine")

@@ -1,0 +1,288 @@
+"""The table is what plain pandas, numpy and scipy make of the records."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import by_hand
+from lib import catalog, records
+from lib.report import bounds, tidy
+from lib.report.pairs import baseline
+from lib.report.table import fields, table
+from lib.stats import comparisons, intervals, moderation
+
+RANDOM = np.random.default_rng(1)
+MACHINE = "xeon-2c"  # of the records kept in git
+# the factor by which two values that are equal but for rounding may differ
+CLOSE = 1e-9
+
+
+def times(middle, rounds=3, spread=0.05):
+    levels = middle * RANDOM.lognormal(0, spread, rounds)
+    return [(level * RANDOM.lognormal(0, 0.02, 9)).tolist() for level in levels]
+
+
+def logs_of(rounds):
+    return np.log(np.median(rounds, axis=1))
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """The records kept in git, by experiment."""
+    loaded = {}
+    for experiment in catalog.CATALOG:
+        loaded[experiment] = records.load(experiment, MACHINE)
+    return loaded
+
+
+def test_a_time_is_the_geometric_mean_of_the_medians_of_its_processes(reference):
+    frame = reference["attention"]
+    names = fields(frame)
+    medians = frame["backward_ms"].map(np.median)
+    expected = np.exp(np.log(medians).groupby([frame[name] for name in names]).mean())
+    made = table(frame).set_index(names)["backward_ms"]
+    pd.testing.assert_series_equal(made, expected.reindex(made.index), check_names=False, rtol=CLOSE)
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_without_other_cases_three_rounds_have_the_t_interval_of_scipy(count):
+    rounds = times(4.0, count)
+    (row,) = table(by_hand.frame(*by_hand.of_rounds(rounds, variant="fused"))).itertuples()
+    logs = logs_of(rounds)
+    expected = stats.t.interval(0.95, count - 1, logs.mean(), stats.sem(logs))
+    assert (row.total_ms_low, row.total_ms_high) == pytest.approx(tuple(np.exp(expected)))
+    assert (row.rounds, row.samples, row.interval) == (count, 9, "between processes")
+
+
+def test_with_other_cases_even_one_round_has_the_interval_of_the_moderated_variance():
+    rounds = [times(middle, count) for middle, count in ((1.0, 5), (2.0, 4), (3.0, 3), (4.0, 2), (5.0, 1))]
+    rows = []
+    for number, of_case in enumerate(rounds):
+        rows += by_hand.of_rounds(of_case, variant="fused", num_params=number)
+    made = table(by_hand.frame(*rows))
+    counts = np.array([5, 4, 3, 2, 1])
+    own = np.array([logs_of(of_case).var(ddof=1) for of_case in rounds[:4]] + [0.0])
+    variances, freedoms = moderation.moderated(own, counts - 1)
+    for row, of_case, variance, freedom in zip(made.itertuples(), rounds, variances, freedoms, strict=True):
+        logs = logs_of(of_case)
+        expected = stats.t.interval(0.95, freedom, logs.mean(), math.sqrt(variance / len(logs)))
+        assert (row.total_ms_low, row.total_ms_high) == pytest.approx(tuple(np.exp(expected)))
+
+
+def test_two_rounds_alone_have_no_interval_and_no_verdict():
+    rows = by_hand.of_rounds(times(4.0, 2), "paired_ms", variant="fused", num_params=8)
+    for row, baseline_ms in zip(rows, times(9.0, 2), strict=True):
+        row["baseline_ms"] = baseline_ms
+    (row,) = table(by_hand.frame(*rows)).itertuples()
+    assert math.isnan(row.paired_ms_low)
+    assert math.isnan(row.speedup_high)
+    assert row.speedup == pytest.approx(9 / 4, rel=0.3)
+    assert (row.verdict, row.advice, row.interval) == ("unclear", "none", "")
+
+
+def test_by_hand_the_ends_are_those_within_the_process():
+    samples = times(4.0, 1)[0]
+    frame = by_hand.frame({"variant": "fused", "round": 0, "total_ms": samples})
+    (row,) = table(frame).itertuples()
+    assert row.total_ms == pytest.approx(np.median(samples))
+    assert (row.total_ms_low, row.total_ms_high) == intervals.order_statistics(samples)
+    assert row.interval == "within one process"
+    # the same process in a sweep says nothing of others
+    (in_sweep,) = table(frame.assign(round=1)).itertuples()
+    assert math.isnan(in_sweep.total_ms_low)
+    assert in_sweep.interval == ""
+
+
+def test_counts_bytes_and_errors_have_the_median_between_the_extremes_and_facts_are_numbers():
+    frame = by_hand.frame(
+        {"variant": "fused", "minor_faults": [0, 4, 9], "peak_mib": [5.0], "elements": 64, "switches": "a+b"},
+        {"variant": "fused", "minor_faults": [7, 7, 7], "round": 2, "elements": 64, "switches": "a+b"},
+        {"variant": "foreach", "minor_faults": [0, 0], "loops": {"loop": [1]}, "elements": 64},
+    )
+    made = table(frame)
+    assert made.loc[0, ["minor_faults", "minor_faults_low", "minor_faults_high"]].tolist() == [5.5, 4, 7]
+    assert made.loc[0, "peak_mib"] == 5
+    assert made.loc[1, "minor_faults"] == 0
+    assert made[["minor_faults_low", "peak_mib"]].loc[1].isna().all()
+    assert made["elements"].tolist() == [64, 64]
+    assert made.loc[0, "switches"] == "a+b"
+    assert not {"elements_low", "switches_low", "loops"} & set(made)
+
+
+def test_a_zero_among_times_makes_them_a_median_between_extremes():
+    frame = by_hand.frame(*by_hand.of_rounds([[0.0], [2.0], [4.0]], "optimizer_ms", variant="fused"))
+    made = table(frame)
+    assert made.loc[0, ["optimizer_ms", "optimizer_ms_low", "optimizer_ms_high"]].tolist() == [2, 0, 4]
+
+
+def test_a_case_tells_its_worst_status_only_if_it_was_never_ok():
+    frame = by_hand.frame(
+        {"variant": "fused", "status": "oom"},
+        {"variant": "fused", "status": "crashed", "round": 2},
+        {"variant": "foreach", "status": "timeout"},
+        {"variant": "single_tensor", "status": "oom"},
+        {"variant": "single_tensor", "total_ms": [1.0], "round": 2},
+    )
+    made = table(frame)
+    assert made["status"].tolist() == ["crashed", "took too long", ""]
+    assert made["rounds"].tolist() == [0, 0, 1]
+    assert made["total_ms"].isna().tolist() == [True, True, False]
+
+
+def test_fresh_records_of_a_case_take_the_place_of_its_stale_ones():
+    frame = by_hand.frame(
+        {"variant": "fused", "total_ms": [9.0], "stale": True},
+        {"variant": "fused", "total_ms": [1.0], "round": 2},
+        {"variant": "foreach", "total_ms": [2.0], "stale": True},
+    )
+    made = table(frame)
+    assert made["total_ms"].tolist() == pytest.approx([1.0, 2.0])
+    assert made["stale"].tolist() == [False, True]
+
+
+def test_noisy_records_are_counted_by_case(reference):
+    frame = reference["adam"]
+    names = fields(frame)
+    expected = tidy.noisy(frame).groupby([frame[name] for name in names]).sum()
+    made = table(frame).set_index(names)["noisy"]
+    pd.testing.assert_series_equal(made, expected.reindex(made.index), check_names=False, check_dtype=False)
+    assert made.sum() > 0
+
+
+def test_each_machine_is_judged_by_itself():
+    here = by_hand.frame(*by_hand.of_rounds(times(2.0), variant="fused"))
+    there = by_hand.frame(*by_hand.of_rounds(times(9.0), variant="fused"), machine="other")
+    both = table(pd.concat([here, there], ignore_index=True))
+    pd.testing.assert_frame_equal(both, pd.concat([table(here), table(there)], ignore_index=True))
+
+
+def test_without_records_the_table_has_its_columns_and_no_rows():
+    empty = table(records.frame("adam", []))
+    assert empty.empty
+    assert [best.variant for best in empty.nsmallest(1, "total_ms").itertuples()] == []
+    filled = table(by_hand.frame({"variant": "fused", "status": "oom"}))
+    wanted = ["variant", "total_ms", "backward_ms_low", "peak_mib", "elements", "speedup", "verdict", "bound_ms"]
+    assert filled[wanted].columns.equals(empty[wanted].columns)
+    assert empty.columns.difference(filled.columns).isin(fields(records.frame("adam", []))).all()
+
+
+def in_pairs(gains, rounds=3, noise=0.01, first=0, **common):
+    """Return records in pairs of variants that are so many times as fast as the baseline."""
+    rows = []
+    for number, gain in enumerate(gains, start=first):
+        levels = np.exp(0.01 * RANDOM.standard_normal(rounds))
+        for round_number, level in enumerate(levels, start=1):
+            baseline_ms = level * gain * RANDOM.lognormal(0, noise, 12)
+            pairs = {"paired_ms": RANDOM.lognormal(0, noise, 12).tolist(), "baseline_ms": baseline_ms.tolist()}
+            rows.append({"variant": "fused", "num_params": number, "round": round_number, **pairs, **common})
+    return rows
+
+
+def test_a_speedup_is_the_mean_of_the_processes_hodges_lehmann_estimates_as_judged_before(reference):
+    frame = reference["attention"]
+    made = table(frame).query("baseline != ''")
+    for row in made.itertuples():
+        values = {name: getattr(row, name) for name in fields(frame)}
+        of_case = tidy.only(frame, **values)
+        pairs = zip(of_case["paired_ms"], of_case["baseline_ms"], strict=True)
+        logs = [comparisons.of_pairs(variant_ms, baseline_ms).logs[0] for variant_ms, baseline_ms in pairs]
+        assert row.speedup == pytest.approx(stats.gmean(np.exp(logs)))
+
+
+def widths(made):
+    return np.log(made["speedup_high"] / made["speedup_low"])
+
+
+def test_a_stale_comparison_is_none_of_those_that_are_judged_and_alone_it_is():
+    fresh = in_pairs([1.0, 1.1, 1.5, 0.8])
+    alone = table(by_hand.frame(*fresh))
+    assert alone["verdict"].tolist() == ["same", "faster", "faster", "slower"]
+    both = by_hand.frame(*fresh, *in_pairs([1.0] * 60, first=4, stale=True))
+    assert table(both)["verdict"].tolist()[:4] == alone["verdict"].tolist()
+    # of 64 fresh comparisons the findings would have wider intervals
+    assert (widths(table(both))[1:4] < 0.8 * widths(table(both.assign(stale=False)))[1:4]).all()
+    only_stale = table(by_hand.frame(*fresh).assign(stale=True))
+    pd.testing.assert_series_equal(widths(only_stale), widths(alone))
+
+
+def test_a_single_process_is_as_uncertain_as_its_own_pairs_even_where_others_are_calm():
+    calm = in_pairs([1.0] * 9)
+    made = table(by_hand.frame(*calm, *in_pairs([1.5], rounds=1, first=9), *in_pairs([1.5], 1, noise=0.5, first=10)))
+    assert made["verdict"].tolist()[9:] == ["faster", "unclear"]
+    assert widths(made)[10] > 3 * widths(made)[9]
+
+
+def test_phases_in_pairs_have_verdicts_of_their_own():
+    rows = in_pairs([1.5, 1.5, 1.5])
+    for row in rows:
+        row |= {"paired_optimizer_ms": row["baseline_ms"], "baseline_optimizer_ms": row["paired_ms"]}
+    made = table(by_hand.frame(*rows))
+    assert set(made["verdict"]) == {"faster"}
+    assert set(made["optimizer_verdict"]) == {"slower"}
+    assert made["optimizer_speedup"].tolist() == pytest.approx((1 / made["speedup"]).tolist())
+
+
+@pytest.mark.parametrize(
+    ("experiment", "case", "expected"),
+    [
+        ("attention", {"variant": "sdpa", "native": False, "precision": "fp32"}, "naive"),
+        ("step", {"compiled": True}, "not compiled"),
+        ("memory", {"checkpoint": 1}, "checkpoint 0"),
+        ("ladder", {"switches": "fused"}, "plain"),
+    ],
+)
+def test_a_baseline_is_named_by_the_value_that_differs(experiment, case, expected):
+    assert baseline(experiment, case) == expected
+
+
+def test_of_the_records_in_git_each_case_is_a_row_of_numbers_and_texts(reference):
+    for frame in reference.values():
+        made = table(frame)
+        names = fields(frame)
+        assert len(made) == len(frame[names].drop_duplicates())
+        assert list(made)[: len(names) + 6] == [*names, "machine", "hardware", "rounds", "status", "noisy", "stale"]
+        assert all(pd.api.types.is_numeric_dtype(kind) or kind == "str" for kind in made.dtypes)
+
+
+def test_of_the_records_in_git_no_product_is_faster_than_its_bound_and_the_bound_is_the_roofline(reference):
+    for experiment in ("step", "ladder", "kernels", "attention", "attention_module"):
+        made = table(reference[experiment])
+        assert made["bound_ms"].notna().all()
+        assert (made["bound_percent_low"].fillna(made["bound_percent"]) <= 100).all()
+    (plain,) = table(reference["step"]).query("size == 'small'").itertuples()
+    products, memory = bounds.best_rates(reference["ceilings"])
+    slowest_ms = 0.0
+    for phase in ("forward", "backward"):
+        flops_ms = 1e3 * getattr(plain, f"{phase}_flops") / products["cpu", "fp32"]
+        slowest_ms += max(flops_ms, 1e3 * getattr(plain, f"{phase}_bytes") / memory["cpu"])
+    assert plain.bound_ms == pytest.approx(slowest_ms + 1e3 * plain.optimizer_bytes / memory["cpu"])
+
+
+def test_a_ceiling_is_the_best_rate_that_the_median_of_any_round_reached():
+    shape = {"operation": "matmul", "rows": 8, "columns": 8, "precision": "fp32", "device": "cpu", "flops": 1e6}
+    moving = shape | {"operation": "copy", "moved_bytes": 4e6}
+    small = moving | {"rows": 4, "moved_bytes": 1e9}
+    rows = [
+        *by_hand.of_rounds([[1.0, 2.0, 9.0], [4.0] * 3], **shape),
+        {**shape, "precision": "bf16", "total_ms": [0.1], "input_gradients_ms": [0.02], "forward_ms": [0.05]},
+        {**shape, "round": 3, "status": "failed", "total_ms": [0.001]},
+        *by_hand.of_rounds([[3.0], [2.0]], **moving),
+        *by_hand.of_rounds([[1.0]], **small),
+    ]
+    frame = by_hand.frame(*rows, experiment="ceilings")
+    products, memory = bounds.best_rates(frame)
+    assert products.to_dict() == pytest.approx({("cpu", "bf16"): 1e6 / 3 / 0.02e-3, ("cpu", "fp32"): 5e8})
+    assert memory.to_dict() == pytest.approx({"cpu": 2e9})
+    products, memory = bounds.best_rates(frame[frame["operation"] == "matmul"].drop(columns="moved_bytes"))
+    assert len(products) == 2
+    assert memory.empty
+
+
+def test_samples_explode_to_floats_for_seaborn(reference):
+    frame = reference["step"]
+    made = frame.explode("total_ms").astype({"total_ms": float})
+    assert len(made) == frame["total_ms"].map(len).sum()
+    assert made["total_ms"].max() == max(map(max, frame["total_ms"]))

@@ -1,0 +1,104 @@
+"""A verdict is what its interval shows, and few are false: on noise that is known, with fixed seeds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+import simulated_rounds
+from lib.stats import estimates, verdicts
+
+
+def estimated(random, rows):
+    columns = {
+        "log": 0.05 * random.standard_normal(rows),
+        "error": random.lognormal(-4, 1, rows),
+        "freedom": random.uniform(1, 30, rows),
+    }
+    return pd.DataFrame(columns)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 60])
+def test_faster_and_slower_are_what_benjamini_and_hochberg_find_and_what_the_interval_shows(rows):
+    random = np.random.default_rng(rows)
+    for _ in range(100):
+        table = estimated(random, rows)
+        judged = verdicts.judge(table, pd.Series(True, table.index))
+        p = 2 * stats.t.sf(table["log"].abs() / table["error"], table["freedom"])
+        is_finding = stats.false_discovery_control(p) <= verdicts.LEVEL
+        is_other = judged["verdict"] != "same"
+        assert judged["verdict"].isin(["faster", "slower"]).tolist() == (is_finding & is_other).tolist()
+        excludes_one = (judged["speedup_low"] > 1) | (judged["speedup_high"] < 1)
+        assert (excludes_one & is_other).tolist() == (is_finding & is_other).tolist()
+        assert ((judged["verdict"] == "faster") == ((judged["speedup_low"] > 1) & is_other)).all()
+        assert ((judged["advice"] == "proven") == (judged["verdict"] == "faster")).all()
+        level = 1 - verdicts.LEVEL * max(is_finding.sum(), 1) / rows
+        low, high = stats.t.interval(level, table["freedom"], table["log"], table["error"])
+        np.testing.assert_allclose(judged["speedup_low"][is_other], np.exp(low)[is_other])
+        np.testing.assert_allclose(judged["speedup_high"][is_other], np.exp(high)[is_other])
+
+
+def test_the_same_has_a_95_percent_interval_within_3_percent():
+    random = np.random.default_rng(3)
+    table = estimated(random, 400)
+    judged = verdicts.judge(table, pd.Series(True, table.index))
+    low, high = stats.t.interval(0.95, table["freedom"], table["log"], table["error"])
+    is_same = judged["verdict"] == "same"
+    assert is_same.tolist() == ((np.exp(low) >= 1 / 1.03) & (np.exp(high) <= 1.03)).tolist()
+    assert is_same.sum() > 10
+    np.testing.assert_allclose(judged["speedup_low"][is_same], np.exp(low)[is_same])
+
+
+def test_what_does_not_count_changes_no_other_interval():
+    random = np.random.default_rng(4)
+    table = estimated(random, 20)
+    counts = pd.Series(table.index < 8)
+    both = verdicts.judge(table, counts)
+    pd.testing.assert_frame_equal(both[:8], verdicts.judge(table[:8], counts[:8]))
+
+
+def test_without_an_error_nothing_is_known():
+    table = pd.DataFrame({"log": [0.5], "error": [np.nan], "freedom": [1.0]})
+    (row,) = verdicts.judge(table, pd.Series([True])).itertuples()
+    assert (row.verdict, row.advice) == ("unclear", "none")
+    assert row.speedup == pytest.approx(np.exp(0.5))
+    assert np.isnan([row.speedup_low, row.speedup_high]).all()
+
+
+@pytest.mark.parametrize(
+    ("log", "error", "advice"),
+    [(0.1, 0.06, "probable"), (0.1, 0.2, "none"), (0.02, 0.012, "none"), (0.1, 0.01, "proven")],
+)
+def test_a_gain_is_probable_if_three_quarters_of_its_interval_lie_above_one(log, error, advice):
+    table = pd.DataFrame({"log": [log], "error": [error], "freedom": [30.0]})
+    judged = verdicts.judge(table, pd.Series([True]))
+    assert judged["advice"].tolist() == [advice]
+
+
+def test_the_variance_is_at_least_that_of_the_samples_of_a_process():
+    random = np.random.default_rng(5)
+    logs = pd.Series(0.01 * random.standard_normal(30))
+    cases = pd.Series(np.repeat(range(10), 3))
+    calm = estimates.of_processes(logs, cases)
+    noise = pd.Series(0.0, logs.index).mask(cases == 4, 0.5)
+    made = estimates.of_processes(logs, cases, noise)
+    assert made["error"][4] == pytest.approx(0.5 / np.sqrt(3))
+    pd.testing.assert_frame_equal(made.drop(4), calm.drop(4))
+
+
+@pytest.mark.parametrize("rows", simulated_rounds.ROWS)
+def test_of_equal_programs_few_are_called_faster_or_slower_and_intervals_cover(rows):
+    for rounds in simulated_rounds.ROUNDS:
+        shares = simulated_rounds.figures(simulated_rounds.judgements(rows, rounds, tables=6 + 90 // rows))
+        assert shares["false"] <= 0.02
+        assert shares["tables_with_false"] <= 0.15
+        assert shares["covered_95"] >= 0.86
+        assert shares["covered"] >= 0.9
+
+
+def test_findings_are_right_and_their_intervals_cover():
+    table = simulated_rounds.judgements(24, 5, tables=20, gain=0.1)
+    shares = simulated_rounds.figures(table)
+    assert shares["power"] >= 0.8
+    assert shares["false_of_findings"] <= 0.05
+    assert shares["covered_of_findings"] >= 0.95
