@@ -139,9 +139,7 @@ def at(folder):
         patch.setattr(paths, "REFERENCE", folder / "reference")
         patch.setattr(records, "REFERENCE", folder / "reference")
         patch.setattr(page, "CATALOG", ["adam"])
-        notebooks.parameters.cache_clear()
         yield
-    notebooks.parameters.cache_clear()
 
 
 def write_notebook(file: Path, cells: list[tuple]) -> None:
