@@ -116,7 +116,8 @@ def ends_process(record: Mapping) -> bool:
 
 
 def fields(experiment: str) -> list[str]:
-    """List the fields of an experiment's cases, in their order."""
+    """List the fields of an experiment's cases, in their order; raises ValueError for an unknown one."""
+    validate.choice("experiment", experiment, catalog.CATALOG)
     return list(catalog.CATALOG[experiment].fields)
 
 

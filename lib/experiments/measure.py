@@ -48,20 +48,22 @@ def run(experiment: str, names: Mapping[str, object]) -> pd.DataFrame:
     which the record tells. An interrupt keeps what is done. Raises BadInput for a bad value, for a plain one that is
     named nearly like a parameter, and where nothing of the grid can run."""
     is_in_sweep = KERNEL in os.environ
-    fields = records.fields(experiment)
     try:
-        if not is_in_sweep:
-            # a sweep passes every parameter, and has checked their names
+        fields = records.fields(experiment)
+        if is_in_sweep:
+            # which measures, passes all other parameters, and has checked their names
+            names = {**names, "machine": ""}
+        else:
             _refuse_mistyped(names, [*fields, *SETTINGS])
         values = {name: _plain(names[name]) for name in (*fields, *SETTINGS) if name in names}
         settings = {name: values.pop(name, default) for name, default in SETTINGS.items()}
         _check(**settings)
-        if settings["machine"] and not is_in_sweep:
+        if settings["machine"]:
             return records.load(experiment, settings["machine"])
+        measure_all = _measure_in_sweep if is_in_sweep else _measure_by_hand
         grid = _left(cases.grid(experiment, **values), settings["round"], settings["skip"])
     except ValueError as error:
         raise BadInput(str(error)) from None
-    measure_all = _measure_in_sweep if is_in_sweep else _measure_by_hand
     return records.frame(experiment, measure_all(grid, settings["seconds"], settings["round"]))
 
 
