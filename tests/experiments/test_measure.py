@@ -214,6 +214,14 @@ def test_pairs_that_do_not_fit_leave_the_cases_own_times(own_results, no_probe, 
     assert "paired_ms" not in record["metrics"]
 
 
+def test_later_rounds_shuffle_a_grid_always_in_the_same_way():
+    grid = cases.grid("adam", num_params=list(range(1, 30)))
+    assert cases.order(grid, 0) == cases.order(grid, 1) == grid
+    orders = {tuple(cases.order(grid, round)) for round in (2, 3, 2)}
+    assert len(orders) == 2
+    assert {frozenset(order) for order in orders} == {frozenset(grid)}
+
+
 def test_grids_sweep_lists_and_take_defaults_for_the_rest():
     grid = cases.grid("adam", variant=["foreach", "fused"], num_params=1, param_size=[8, 16], device="cpu")
     assert [(case.variant, case.param_size) for case in grid] == [
