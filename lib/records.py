@@ -20,6 +20,7 @@ import pandas as pd
 
 from lib import catalog, paths, validate
 from lib.paths import REFERENCE, ROOT
+from lib.validate import BadInput
 
 SCHEMA = 2
 STATUSES = ("ok", "oom", "timeout", "crashed", "failed")
@@ -177,37 +178,53 @@ def parse(text: str | bytes) -> dict:
 
 
 def machines(by_hand: bool = False) -> list[str]:
-    """List machines with records: measured here, latest first, then kept in git, where none is by hand."""
+    """List machines with records: measured here, latest first, then those that only git keeps.
+
+    Records `by_hand` are never in git."""
     latest = {}
     for folder in paths.results().glob("[!.]*"):
         moments = [file.stat().st_mtime for file in folder.glob(f"*/{BY_HAND if by_hand else NOT_BY_HAND}")]
         if moments:
             latest[folder.name] = max(moments)
-    measured_here = sorted(latest, key=latest.get, reverse=True)
-    if by_hand:
-        return measured_here
-    in_git = sorted(folder.name for folder in REFERENCE.glob("*") if any(folder.glob("*.jsonl")))
-    return list(dict.fromkeys([*measured_here, *in_git]))
+    names = sorted(latest, key=latest.get, reverse=True)
+    if not by_hand:
+        names += [folder.name for folder in sorted(REFERENCE.glob("*")) if is_in_git(folder.name)]
+    return names
+
+
+def is_in_git(machine: str) -> bool:
+    """Tell if a machine's records are those that git keeps: it has some there, and has measured nothing here.
+
+    Those never stand in for what a machine has not measured here. A record by hand is one, too."""
+    if any((paths.results() / machine).glob("*/*.r[0-9]*.json")):
+        return False
+    return any((REFERENCE / machine).glob("*.jsonl"))
 
 
 def of_machine(experiment: str, machine: str, by_hand: bool = False) -> Iterator[dict]:
-    """Yield an experiment's records: those measured here, else those kept in git; or those `by_hand`.
+    """Yield an experiment's records, of sweeps or `by_hand`: those measured here, or else those kept in git.
 
     Warns of each file that is damaged, and skips it."""
-    files = sorted((paths.results() / machine / experiment).glob(BY_HAND if by_hand else NOT_BY_HAND))
-    for file in files:
+    if is_in_git(machine):
+        yield from _kept_in_git(experiment, machine)
+        return
+    for file in sorted((paths.results() / machine / experiment).glob(BY_HAND if by_hand else NOT_BY_HAND)):
         try:
             yield read(file)
         except ValueError as error:
             warnings.warn(f"{experiment}/{file.name}: skipped: {error}", stacklevel=3)
-    reference = REFERENCE / machine / f"{experiment}.jsonl"
-    if by_hand or files or not reference.exists():
+
+
+def _kept_in_git(experiment: str, machine: str) -> Iterator[dict]:
+    """Yield an experiment's records in `reports/reference`, one a line of its file."""
+    file = REFERENCE / machine / f"{experiment}.jsonl"
+    if not file.exists():
         return
-    for number, line in enumerate(reference.read_text().splitlines(), start=1):
+    for number, line in enumerate(file.read_text().splitlines(), start=1):
         try:
             yield parse(line)
         except ValueError as error:
-            warnings.warn(f"{machine}/{reference.name}, line {number}: skipped: {error}", stacklevel=3)
+            warnings.warn(f"{machine}/{file.name}, line {number}: skipped: {error}", stacklevel=4)
 
 
 def load(experiment: str, machine: str | Sequence[str] = "", by_hand: bool = False) -> pd.DataFrame:
@@ -216,12 +233,14 @@ def load(experiment: str, machine: str | Sequence[str] = "", by_hand: bool = Fal
     With `by_hand` they are what notebooks measured outside of sweeps, round 0, which no report tells.
 
     Columns: the fields of the case, each metric under its own name (a number, a text, a list of samples, or a dict of
-    columns), and `COLUMNS`. A record of other code than today's has `stale` set. Without a `machine` it is the latest
-    one measured here, else the first of the reference. `attrs["machine"]` is the first one's name. Raises ValueError
-    for a machine that has no records, and without a `machine` NotMeasured if none has any."""
+    columns), and `COLUMNS`. A record of other code than today's has `stale` set. `attrs["machine"]` is the first one's
+    name. Without a `machine` it is the latest one measured here. Where nothing was, it is the first that git keeps, and
+    a warning names it. Raises BadInput for a machine without records."""
     known = machines(by_hand)
-    if not machine and not known:
-        raise NotMeasured("anything, on any machine")
+    if not known:
+        raise BadInput("machine: nothing was measured on any, expected one with records (make report measures this one)")
+    if not machine and is_in_git(known[0]):
+        warnings.warn(f"nothing was measured here: these are records of {known[0]}, kept in git", stacklevel=2)
     machine = machine or known[0]
     names = [machine] if isinstance(machine, str) else machine
     loaded = []

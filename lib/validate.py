@@ -4,7 +4,7 @@ The line has the field, the value, the rule and the nearest valid name.
 
 >>> choice("size", "tny", ["tiny", "small"])
 Traceback (most recent call last):
-ValueError: size: got 'tny', expected one of tiny, small (nearest: tiny)
+lib.validate.BadInput: size: got 'tny', expected one of tiny, small (nearest: tiny)
 """
 
 import dataclasses
@@ -33,26 +33,26 @@ def shown(value: object) -> str:
 
 
 def choice(field: str, value: object, names: Iterable[str]) -> None:
-    """Raise ValueError unless `value` is one of `names`."""
+    """Raise BadInput unless `value` is one of `names`."""
     names = list(names)
     if not names:
-        raise ValueError(f"{field}: got {shown(value)}, but there is nothing to choose from")
+        raise BadInput(f"{field}: got {shown(value)}, but there is nothing to choose from")
     if value not in names:
         listed = ", ".join(names)
         nearest = difflib.get_close_matches(str(value), names, n=1, cutoff=0.0)[0]
-        raise ValueError(f"{field}: got {shown(value)}, expected one of {listed} (nearest: {nearest})")
+        raise BadInput(f"{field}: got {shown(value)}, expected one of {listed} (nearest: {nearest})")
 
 
 def at_least(field: str, value: float, least: float) -> None:
-    """Raise ValueError unless `value` is `least` or more."""
+    """Raise BadInput unless `value` is `least` or more."""
     if not value >= least:
-        raise ValueError(f"{field}: got {shown(value)}, expected at least {least}")
+        raise BadInput(f"{field}: got {shown(value)}, expected at least {least}")
 
 
 def at_most(field: str, value: float, most: float = MOST) -> None:
-    """Raise ValueError unless `value` is `most` or less."""
+    """Raise BadInput unless `value` is `most` or less."""
     if not value <= most:
-        raise ValueError(f"{field}: got {shown(value)}, expected at most {most}")
+        raise BadInput(f"{field}: got {shown(value)}, expected at most {most}")
 
 
 def one_of(names: Iterable[str], default: str) -> Any:
@@ -61,7 +61,7 @@ def one_of(names: Iterable[str], default: str) -> Any:
 
 
 def fields(instance: object) -> None:
-    """Raise ValueError unless every field of a dataclass has its type and range.
+    """Raise BadInput unless every field of a dataclass has its type and range.
 
     Types are exact: a bool is no int, and "12" no number; but a float may be an int. A float must be finite. An int
     must lie between `least` and `most` of the field's metadata, by default 1 and `MOST`. A field of `one_of` has one of
@@ -70,10 +70,10 @@ def fields(instance: object) -> None:
         value = getattr(instance, field.name)
         allowed = (int, float) if field.type is float else (field.type,)
         if (kind := type(value)) not in allowed:
-            raise ValueError(f"{field.name}: got {shown(value)} ({kind.__name__}), expected {field.type.__name__}")
+            raise BadInput(f"{field.name}: got {shown(value)} ({kind.__name__}), expected {field.type.__name__}")
         # an integer beyond all floats is not finite, either
         if field.type is float and not abs(value) <= sys.float_info.max:
-            raise ValueError(f"{field.name}: got {shown(value)}, expected a finite number")
+            raise BadInput(f"{field.name}: got {shown(value)}, expected a finite number")
         if field.type is int:
             at_least(field.name, value, field.metadata.get("least", 1))
             at_most(field.name, value, field.metadata.get("most", MOST))

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lib import records
+from lib import records, validate
 
 CASE = {
     "variant": "fused", "shapes": "equal", "num_params": 8, "param_size": 16, "amsgrad": True, "cold": False,
@@ -71,14 +71,38 @@ def test_a_full_disk_leaves_no_trace(save_record, monkeypatch):
     assert os.listdir(file.parent) == [file.name]
 
 
-def test_records_in_git_are_read_line_by_line_and_give_way_to_those_measured_here(save_record, tmp_path):
+@pytest.fixture
+def reference(save_record, tmp_path):
+    """The file that git keeps of a machine, test-1c, with a record of Adam and a damaged line; nothing is measured."""
     file = save_record("adam", CASE, total_ms=[1.0])
-    reference = tmp_path / "reference" / "test-1c" / "adam.jsonl"
-    records.write(reference, json.dumps(json.loads(file.read_text())) + "\n{}\n")
-    assert len(records.load("adam", "test-1c")) == 1  # without a warning: the other file is not read
+    kept = tmp_path / "reference" / "test-1c" / "adam.jsonl"
+    records.write(kept, json.dumps(json.loads(file.read_text())) + "\n{}\n")
     file.unlink()
+    return kept
+
+
+def test_records_in_git_are_read_line_by_line(reference):
+    assert records.machines() == ["test-1c"]
     with pytest.warns(UserWarning, match=r"adam\.jsonl, line 2: skipped"):
         assert len(records.load("adam", "test-1c")) == 1
+
+
+@pytest.mark.parametrize("round", [0, 1])
+def test_records_in_git_never_stand_in_for_what_a_machine_has_not_measured_here(reference, save_record, round):
+    step = {field: "any" for field in records.fields("step")}
+    save_record("step", step, round=round, total_ms=[1.0])
+    assert not records.is_in_git("test-1c")
+    assert list(records.of_machine("adam", "test-1c")) == []
+    assert records.machines() == (["test-1c"] if round else [])
+    assert len(list(records.of_machine("step", "test-1c"))) == round
+
+
+def test_without_a_machine_those_of_git_are_told_by_name_only_where_nothing_was_measured(reference, save_record):
+    with pytest.warns(UserWarning, match="nothing was measured here: these are records of test-1c, kept in git"):
+        assert records.load("adam")["machine"].unique().tolist() == ["test-1c"]
+    save_record("adam", CASE, machine="here-1c", total_ms=[1.0])
+    assert records.load("adam")["machine"].unique().tolist() == ["here-1c"]
+    assert records.machines() == ["here-1c", "test-1c"]
 
 
 def test_the_machine_measured_last_is_told_and_others_follow_in_their_order(save_record):
@@ -100,9 +124,9 @@ def test_measured_by_hand_and_cases_with_other_axes_are_left_out(save_record):
 
 
 def test_without_any_records_a_notebook_shows_one_line(own_results):
-    with pytest.raises(records.NotMeasured) as caught:
+    with pytest.raises(validate.BadInput, match="machine: nothing was measured on any, expected one") as caught:
         records.load("adam")
-    assert caught.value._render_traceback_() == [f"Not measured: anything, on any machine ({records.NotMeasured.HOW})."]
+    assert caught.value._render_traceback_() == [str(caught.value)]
 
 
 def test_a_record_of_other_code_is_stale(save_record, monkeypatch):

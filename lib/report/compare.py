@@ -78,12 +78,12 @@ def of_medians(frame: pd.DataFrame, metric: str, case: Mapping, other: Mapping) 
     """Compare two cases that cannot run in one process, by their medians of each round.
 
     Each is one case of one machine. The ratio is the second's over the first's; of fewer than three rounds it is
-    unclear. Raises NotMeasured if they share no round, and ValueError for several cases or machines."""
+    unclear. Raises NotMeasured if they share no round, and BadInput for several cases or machines."""
     medians = []
     for values in (case, other):
         records = tidy.ok(tidy.only(frame, **values))
         if records["round"].duplicated().any():
-            raise ValueError(f"{metric}: got several cases or machines for {dict(values)}, expected one")
+            raise BadInput(f"{metric}: got several cases or machines for {dict(values)}, expected one")
         medians.append(records.set_index("round")[metric].map(statistics.median))
     logs = np.log(medians[1] / medians[0]).dropna()
     if logs.empty:

@@ -103,7 +103,7 @@ def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[st
     Columns `X`, `X_low` and `X_high` are one column of values with their ends. Heads come from the names: `total_ms` is
     "total, ms". `columns` names those to show, with the ends that the frame has; by default it shows all.
     Columns in which no row has anything are left out, and a frame that has no measured value is one line. Raises
-    ValueError for more than 8 columns."""
+    BadInput for more than 8 columns."""
     if columns:
         frame = frame.reindex(columns=_with_ends(columns, frame))
     heads = []
@@ -115,7 +115,7 @@ def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[st
             kinds.append(_kind(frame[name]))
             cells.append(_format(frame, name))
     if len(heads) > MOST_COLUMNS:
-        raise ValueError(f"columns: got {len(heads)}, expected at most {MOST_COLUMNS}")
+        raise BadInput(f"columns: got {len(heads)}, expected at most {MOST_COLUMNS}")
     return Table(caption, note, heads, kinds, list(zip(*cells, strict=True)))
 
 

@@ -21,9 +21,9 @@ def table(frame: pd.DataFrame, caption: str, note: str = "") -> "Table":
     """Return a frame as a table that notebooks display, an empty one as nothing.
 
     Column names carry their unit: "time, ms". Cells are Intervals, Comparisons, numbers, booleans or texts. Raises
-    ValueError for more than 8 columns."""
+    BadInput for more than 8 columns."""
     if frame.shape[1] > MOST_COLUMNS:
-        raise ValueError(f"columns: got {frame.shape[1]}, expected at most {MOST_COLUMNS}")
+        raise BadInput(f"columns: got {frame.shape[1]}, expected at most {MOST_COLUMNS}")
     return Table(frame, caption, note)
 
 

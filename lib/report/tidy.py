@@ -99,11 +99,11 @@ def rounds(frame: pd.DataFrame, metric: str) -> list[list[float]]:
 def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
     """Return the median of a metric of the one case with these values.
 
-    Raises NotMeasured without samples, and ValueError for several cases or machines."""
+    Raises NotMeasured without samples, and BadInput for several cases or machines."""
     rows = ok(only(frame, **values))
     count = len(cases(rows))
     if count > 1:
-        raise ValueError(f"{metric}: got records of {count} cases, expected one of one machine")
+        raise BadInput(f"{metric}: got records of {count} cases, expected one of one machine")
     samples = rounds(rows, metric)
     if not samples:
         raise NotMeasured(metric.replace("_", " "))

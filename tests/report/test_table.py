@@ -15,7 +15,7 @@ from lib.report.table import fields, table
 from lib.stats import comparisons, intervals, moderation
 
 RANDOM = np.random.default_rng(1)
-MACHINE = "xeon-2c"  # of the records kept in git
+MACHINE = "xeon-2c-0e51"  # of the records kept in git
 # the factor by which two values that are equal but for rounding may differ
 CLOSE = 1e-9
 
