@@ -279,7 +279,7 @@ def digest(experiment: str) -> str:
     but for `UNWATCHED`, without their comments and docstrings. A record of another digest is stale."""
     parts = [repr(catalog.CATALOG[experiment].baseline)]
     for module, file in modules(experiment).items():
-        parts.append(f"{module} {_plain(ast.parse(Path(file).read_text()))}")
+        parts.append(f"{module} {_code(file)}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
@@ -291,6 +291,12 @@ def modules(experiment: str) -> dict[str, str]:
     finder.import_hook(f"lib.experiments.{experiment}")
     finder.import_hook("lib.experiments.measure")
     return {name: module.__file__ for name, module in sorted(finder.modules.items()) if name.startswith("lib.")}
+
+
+@functools.cache
+def _code(file: str) -> str:
+    """Return the code of a module without comments and docstrings; experiments share most modules."""
+    return str(_plain(ast.parse(Path(file).read_text())))
 
 
 def _plain(node: object) -> object:

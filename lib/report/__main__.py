@@ -1,6 +1,7 @@
 """Render, print or publish the report.
 
-The command is `python -m lib.report [render|pdf|publish] [--machine NAME ...]`.
+The command is `python -m lib.report [render|update|pdf|publish] [--machine NAME ...]`. `update` renders only if something
+is new; the others always do.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from traitlets.config import Config
 
 from lib import paths, records, validate
 from lib.report import answers, page
+from lib.validate import BadInput
 
 LONGEST_S = 300  # for the browser to print
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", str(Path(sys.prefix, "bin", "chromium")))
@@ -36,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     0 is well, 1 means that a chapter failed or a file could not be made, and 2 is bad input."""
     parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from the records.")
-    parser.add_argument("verb", nargs="?", default="render", choices=("render", "pdf", "publish"))
+    parser.add_argument("verb", nargs="?", default="render", choices=("render", "update", "pdf", "publish"))
     parser.add_argument(
         "--machine", nargs="+", default=[], help="machine to report on, then those beside it; default: the latest"
     )
@@ -44,13 +46,16 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         known = records.machines()
         if not known:
-            raise ValueError("machine: no records found; `make report` measures some")
+            raise BadInput("machine: no records found; `make report` measures some")
         for machine in options.machine:
             validate.choice("machine", machine, known)
         machines = options.machine or known[:1]
+        if options.verb == "update" and page.is_current(machines):
+            print(f"nothing is new since this page was rendered: {page.target()}")
+            return 0
         if options.verb == "publish":
             if len(machines) > 1:
-                raise ValueError(f"machine: got {len(machines)}, expected one to publish")
+                raise BadInput(f"machine: got {len(machines)}, expected one to publish")
             failed = publish(machines[0])
         else:
             failed = page.render(machines)
@@ -58,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name}: {reason}", file=sys.stderr)
         if options.verb == "pdf":
             print(pdf(page.target()))
-        elif options.verb == "render":
+        elif options.verb != "publish":
             print(page.target())
     except ValueError as error:
         print(error, file=sys.stderr)

@@ -17,6 +17,7 @@ from lib.records import NotMeasured
 from lib.report import tidy
 from lib.stats.comparisons import UNCLEAR, Comparison, Measured, joined, judged, of_pairs
 from lib.stats.intervals import ENOUGH_ROUNDS, Interval
+from lib.validate import BadInput
 
 WITH_ITSELF = Measured(logs=(0.0,), n=sys.maxsize)  # known exactly
 

@@ -23,7 +23,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from lib import execution, notebooks, paths, records
 from lib.catalog import CATALOG
-from lib.report import answers, tidy
+from lib.report import answers, sources, tidy
 
 CHAPTERS = (
     "summary", "step", "ladder", "kernels", "memory", "attention", "attention_module", "compile", "adam", "precision",
@@ -49,12 +49,24 @@ def render(machines: Sequence[str]) -> dict[str, str]:
 
     Most chapters end in a table of the cases that others have measured, too. Returns the chapters that failed, each
     with its reason, which the page tells, too."""
+    # before they are read: what changes meanwhile makes the page out of date
+    digest = sources.digest(machines)
     chapters, failed = execute(machines)
+    head = facts(machines[0])
+    if records.is_in_git(machines[0]):
+        head["warnings"].insert(0, f"Nothing was measured here: git keeps these records of {machines[0]}.")
+    # a page with a failed chapter is never up to date
+    head["sources"] = "" if failed else digest
     exporter = HTMLExporter(template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
     exporter.register_filter("markdown2html", _to_html)
-    text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": facts(machines[0])})
+    text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": head})
     records.write(target(), text)
     return failed
+
+
+def is_current(machines: Sequence[str]) -> bool:
+    """Tell if the page is about these machines, and nothing that it was rendered from has changed since."""
+    return sources.of_page(target()) == sources.digest(machines)
 
 
 def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:

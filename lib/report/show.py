@@ -11,6 +11,7 @@ import pandas as pd
 
 from lib.report.table import WITHIN
 from lib.stats import digits, spans
+from lib.validate import BadInput
 
 MOST_COLUMNS = 8
 MISSING = "–"

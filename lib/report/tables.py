@@ -11,6 +11,7 @@ import pandas as pd
 from lib.stats import digits
 from lib.stats.comparisons import Comparison
 from lib.stats.intervals import Interval
+from lib.validate import BadInput
 
 MOST_COLUMNS = 8
 MISSING = "–"

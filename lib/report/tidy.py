@@ -13,6 +13,7 @@ from lib import catalog
 from lib.records import NotMeasured
 from lib.stats import intervals, steady_state
 from lib.stats.intervals import Interval
+from lib.validate import BadInput
 
 STATUSES = {  # the worst last
     "ok": "", "oom": "ran out of memory", "timeout": "took longer than its time limit", "crashed": "its process died",

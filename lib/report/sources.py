@@ -1,0 +1,56 @@
+"""Digest what the page is rendered from, so that a page from the same sources need not be rendered again.
+
+What counts is the content of the files. Their times do not: records that come from another box are older than the page.
+"""
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lib import notebooks, paths, records
+
+# the page names the digest of its sources in its head
+NAMED = re.compile(r'<meta name="sources" content="([0-9a-f]+)">')
+HEAD = 2000  # the page's first characters, in which it does
+
+
+def digest(machines: Sequence[str]) -> str:
+    """Digest all that a page about these machines is rendered from, in 64 hexadecimal digits.
+
+    It covers their records, the notebooks, all of lib, the template, the public write-ups, and the versions of Python
+    and of packages."""
+    lines = [sys.version, *machines]
+    for folder, pattern in _folders(machines):
+        # a notebook's checkpoints are a folder
+        for file in filter(Path.is_file, sorted(folder.glob(pattern))):
+            content = hashlib.sha256(file.read_bytes()).hexdigest()
+            lines.append(f"{file.relative_to(folder)} {content}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def of_page(file: Path) -> str:
+    """Return the digest that a page names, or an empty text for one that has failed chapters or does not exist."""
+    if not file.exists():
+        return ""
+    with file.open(encoding="utf-8") as page:
+        named = NAMED.search(page.read(HEAD))
+    return named[1] if named else ""
+
+
+def _folders(machines: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """Yield folders, each with the pattern of the files that count."""
+    # the case classes too: measuring code says which records are stale
+    yield paths.ROOT, "lib/**/*.py"
+    yield paths.ROOT, "examples/*.py"
+    yield paths.ROOT, "constraints.txt"
+    yield notebooks.NOTEBOOKS, "*.*"
+    yield notebooks.SWEEPS, "*.yaml"
+    yield paths.REPORTS / "template", "*.*"
+    yield paths.PUBLISHED, "*.*"
+    for machine in machines:
+        if records.is_in_git(machine):
+            yield records.REFERENCE / machine, "*.jsonl"
+        else:
+            yield paths.results() / machine, f"*/{records.NOT_BY_HAND}"
