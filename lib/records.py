@@ -238,7 +238,9 @@ def load(experiment: str, machine: str | Sequence[str] = "", by_hand: bool = Fal
     a warning names it. Raises BadInput for a machine without records."""
     known = machines(by_hand)
     if not known:
-        raise BadInput("machine: nothing was measured on any, expected one with records (make report measures this one)")
+        raise BadInput(
+            "machine: nothing was measured on any, expected one with records (make report measures this one)"
+        )
     if not machine and is_in_git(known[0]):
         warnings.warn(f"nothing was measured here: these are records of {known[0]}, kept in git", stacklevel=2)
     machine = machine or known[0]

@@ -89,7 +89,7 @@ def test_records_in_git_are_read_line_by_line(reference):
 
 @pytest.mark.parametrize("round", [0, 1])
 def test_records_in_git_never_stand_in_for_what_a_machine_has_not_measured_here(reference, save_record, round):
-    step = {field: "any" for field in records.fields("step")}
+    step = dict.fromkeys(records.fields("step"), "any")
     save_record("step", step, round=round, total_ms=[1.0])
     assert not records.is_in_git("test-1c")
     assert list(records.of_machine("adam", "test-1c")) == []

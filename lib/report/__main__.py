@@ -1,7 +1,7 @@
 """Render, print or publish the report.
 
-The command is `python -m lib.report [render|update|pdf|publish] [--machine NAME ...]`. `update` renders only if something
-is new; the others always do.
+The command is `python -m lib.report [render|update|pdf|publish] [--machine NAME ...]`. `update` renders only if
+something is new; the others always do.
 """
 
 import argparse

@@ -9,6 +9,7 @@ import html
 import itertools
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,23 +20,20 @@ from latex2mathml import converter
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
+from nbformat.v4 import new_code_cell, new_notebook, new_output, new_raw_cell
 
 from lib import execution, notebooks, paths, records
 from lib.catalog import CATALOG
-from lib.report import answers, sources, tidy
+from lib.report import answers, old_kind, show, sources, tidy
+from lib.report.cells import cells_of_page, line
 
 CHAPTERS = (
     "summary", "step", "ladder", "kernels", "memory", "attention", "attention_module", "compile", "adam", "precision",
     "warmup", "collectives", "parallel", "peers", "ceilings", "calibration", "questions", "published", "method",
 )  # fmt: skip
 QUOTING = ("summary", "questions")  # executed last, with the answers of all others
-# tags of cells whose code, or text, the page does not show: `by-hand` tells those who run the notebook what to change
-UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup", "by-hand"}
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
-HEADING = re.compile(r"(#{1,6}) +(.*)")
 HTML_ONLY = {"raw_mimetype": "text/html"}
-TEXT = 9  # the level of what is no heading, below all of them
 LONG_FORMULA = 30  # letters of LaTeX; what is longer may scroll on a phone
 
 
@@ -83,6 +81,8 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
         kernel = stack.enter_context(execution.shared_kernel())
         for name in sorted(names, key=lambda name: name in QUOTING):
             source = notebooks.NOTEBOOKS / f"{name}.ipynb"
+            is_old = old_kind.is_old(nbformat.read(source, as_version=4))
+            is_measured = name not in CATALOG or _has_records(name, machines[0])
             output = paths.runs() / machines[0] / f"{name}.ipynb"
             # if the kernel dies, the chapter has its text
             records.write(output, source.read_text())
@@ -90,15 +90,28 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
             if name in QUOTING:
                 parameters["answers"] = collected
             try:
-                execution.execute(kernel, source, output, parameters)
+                # a chapter without any record is its question and one line
+                until = "" if is_old or is_measured else "measure"
+                execution.execute(kernel, source, output, parameters, until=until)
             except Exception as error:
                 failed[name] = " ".join(str(error).split())[:500]
                 # it may have ended the kernel
                 kernel = stack.enter_context(execution.shared_kernel())
             executed[name] = nbformat.read(output, as_version=4)
+            if not is_old and not is_measured:
+                nothing = line(f"{show.NOT_MEASURED.capitalize()}.")
+                executed[name].cells.append(new_code_cell(outputs=[nothing]))
             collected |= answers.collect(executed[name])
     records.write(answers.file(machines[0]), json.dumps(collected, indent=1))
     return {name: executed[name] for name in names}, failed
+
+
+def _has_records(experiment: str, machine: str) -> bool:
+    """Tell if the page's machine has any record of an experiment."""
+    with warnings.catch_warnings():
+        # the chapter itself warns of damaged files
+        warnings.simplefilter("ignore")
+        return not records.load(experiment, machine).empty
 
 
 def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> NotebookNode:
@@ -107,7 +120,9 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
     Raw cells hold the marks around sections and details; nbconvert passes them on."""
     cells = []
     for name, notebook in chapters.items():
-        shown = _answer_first(_without_empty_sections(_cells(notebook)))
+        shown = cells_of_page(notebook)
+        if old_kind.is_old(notebook):
+            shown = old_kind.answer_first(old_kind.without_empty_sections(shown))
         if name in failed:
             box = f'<p class="failed">Stopped at an error: <code>{html.escape(failed[name])}</code></p>'
             data = {"text/html": box, "text/markdown": f"> **Stopped at an error:** `{failed[name]}`"}
@@ -137,95 +152,6 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
                 own_ids = rf"\g<1>figure-{next(figures)}-"
                 output.data["text/html"] = re.sub(r'( id="|url\(#|href="#)', own_ids, output.data["text/html"])
     return new_notebook(cells=cells)
-
-
-def _cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """Return markdown cells, split at each heading, and a cell for each code cell with outputs.
-
-    The code of cells that show nothing stands with that of the next one that does."""
-    cells = []
-    code: list[str] = []
-    lines: list[NotebookNode] = []
-    for cell in notebook.cells:
-        is_untold = bool(UNTOLD.intersection(cell.metadata.get("tags", [])))
-        if cell.cell_type == "markdown" and not is_untold:
-            for text in filter(str.strip, re.split(r"(?m)^(?=#{1,6} )", cell.source)):
-                cells.append(new_markdown_cell(text))
-                heading = HEADING.match(text)
-                if heading:
-                    cells[-1].metadata = NotebookNode(heading=heading[2].strip(), level=len(heading[1]))
-        if cell.cell_type == "code" and not is_untold:
-            code.append(cell.source)
-        shown = cell.get("outputs", [])
-        if "measure" in cell.metadata.get("tags", []):
-            # its records are for those who run the notebook
-            shown = [output for output in shown if output.output_type != "execute_result"]
-        outputs = []
-        for output in itertools.chain.from_iterable(map(_outputs, shown)):
-            # the same line about what is missing is enough once
-            if output not in lines:
-                outputs.append(output)
-            if "line" in output.get("metadata", {}):
-                lines.append(output)
-        if outputs:
-            cells.append(new_code_cell("\n\n".join(code), outputs=outputs))
-            code = []
-    return cells
-
-
-def _outputs(output: NotebookNode) -> list[NotebookNode]:
-    """Return an output as the page shows it; of warnings a line each, no progress."""
-    if output.output_type == "stream" and output.name == "stderr":
-        return [_line(text) for text in re.findall("Warning: (.*)", output.text)]
-    if output.output_type == "error" and output.ename == execution.NOT_MEASURED:
-        return [_line(output.evalue)]
-    # the head of the chapter tells of another error
-    if output.output_type == "error":
-        return []
-    # an empty table and an answer that is not shown have data without a text
-    if "data" in output and not any(output.data.values()):
-        return []
-    return [output]
-
-
-def _line(text: str) -> NotebookNode:
-    """Return an output that is one muted line."""
-    shown = {"text/html": f'<p class="missing">{html.escape(text)}</p>', "text/markdown": f"*{text}*"}
-    return new_output("display_data", shown, metadata={"line": True})
-
-
-def _without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
-    """Leave out each section, below the title, that only warns or says what is missing."""
-    remaining = []
-    position = 0
-    while position < len(cells):
-        level = cells[position].metadata.get("level", TEXT)
-        end = position + 1
-        while end < len(cells) and cells[end].metadata.get("level", TEXT) > level:
-            end += 1
-        if 1 < level < TEXT and not any(map(_tells, cells[position:end])):
-            position = end
-        else:
-            remaining.append(cells[position])
-            position += 1
-    return remaining
-
-
-def _answer_first(cells: list[NotebookNode]) -> list[NotebookNode]:
-    """Put a chapter's first answer above the lines that warn or say what is missing."""
-    for position, cell in enumerate(cells, start=1):
-        if any("answer" in output.get("metadata", {}) for output in cell.get("outputs", [])):
-            # False sorts before True, and sorting keeps the order of what is equal
-            told = sorted(cells[:position], key=lambda cell: cell.cell_type == "code" and not _tells(cell))
-            return told + cells[position:]
-    return cells
-
-
-def _tells(cell: NotebookNode) -> bool:
-    """Tell if a cell says more than its heading, warnings and what is missing."""
-    if cell.cell_type == "markdown":
-        return bool(HEADING.sub("", cell.source, count=1).strip())
-    return not all("line" in output.get("metadata", {}) for output in cell.outputs)
 
 
 @jinja2.pass_context

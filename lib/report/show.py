@@ -16,6 +16,7 @@ from lib.validate import BadInput
 MOST_COLUMNS = 8
 MISSING = "–"
 NOT_MEASURED = "not measured by this sweep"
+LINE = '<p class="missing">'  # how one begins that says what is missing
 SECOND_MS = 1000.0
 UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "bytes": "bytes", "percent": "%"}
 
@@ -206,7 +207,7 @@ class Table:
     def _repr_html_(self) -> str:
         caption = html.escape(self.caption)
         if not self.rows:
-            return f'<p class="note">{caption}: {NOT_MEASURED}</p>'
+            return f"{LINE}{caption}: {NOT_MEASURED}</p>"
         heads = ""
         for head, kind in zip(self.heads, self.kinds, strict=True):
             heads += f'<th scope="col" class="{kind}">{html.escape(head)}</th>'

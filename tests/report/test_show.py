@@ -112,7 +112,7 @@ def test_named_columns_bring_their_ends_and_none_that_is_missing(frame):
 def test_what_was_not_measured_is_one_line(frame):
     for nothing in (frame[:0], frame[["variant", "saved_mib"]], frame[["saved_mib"]]):
         shown = show(nothing, "Kept <memory>")
-        assert shown._repr_html_() == '<p class="note">Kept &lt;memory&gt;: not measured by this sweep</p>'
+        assert shown._repr_html_() == '<p class="missing">Kept &lt;memory&gt;: not measured by this sweep</p>'
         assert shown._repr_markdown_() == "Kept \\<memory>: not measured by this sweep\n"
     failed = show(frame[["variant", "saved_mib"]].assign(status="out of memory"), "Kept")
     assert "out of memory" in failed._repr_markdown_()

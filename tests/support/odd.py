@@ -1,0 +1,31 @@
+"""Odd parameters for each experiment's notebook: other sizes, one variant, bf16, and whatever else is small.
+
+A notebook of the new kind may have several sets. Each must give an answer.
+"""
+
+PARAMETERS = {
+    "adam": [{"variant": "fused", "num_params": 3, "param_size": 100, "amsgrad": False}],
+    "attention": [{"variant": "sdpa", "seq_len": 64, "d_head": 8, "precision": "bf16"}],
+    "attention_module": [
+        {"d_model": 32, "context_length": 16, "num_heads": 2, "precision": "bf16", "compiled": False},
+    ],
+    "calibration": [{}],
+    "ceilings": [{"operation": ["projection", "add"], "rows": 64, "columns": 1280, "library": "torch"}],
+    "collectives": [{}],
+    "kernels": [{"size": "tiny", "context_length": 16, "precision": "bf16", "compiled": False}],
+    "ladder": [{"size": "tiny", "context_length": 16, "switches": "plain", "losses": False}],
+    "memory": [{"size": "tiny", "context_length": 16, "precision": "bf16"}],
+    "parallel": [{"size": "tiny", "context_length": 16, "variant": "fsdp"}],
+    "precision": [{"subject": "toy", "precision": "bf16"}],
+    "step": [{"size": "tiny", "context_length": 16, "batch_size": 1, "precision": "bf16", "mode": "forward"}],
+    "warmup": [{"size": "tiny", "context_length": 16}],
+}
+
+
+def sets(names):
+    """Return pairs of a notebook and a set of parameters, for `pytest.mark.parametrize`."""
+    pairs = []
+    for name in names:
+        for parameters in PARAMETERS.get(name, [{}]):
+            pairs.append((name, parameters))
+    return pairs

@@ -1,0 +1,186 @@
+"""Notebooks of the new kind give an answer at odd parameters, and their cells can run again in any order."""
+
+import ast
+import re
+from symtable import symtable
+
+import nbclient
+import nbformat
+import pytest
+from nbformat import v4
+
+import odd
+from lib import catalog, execution, notebooks, records
+from lib.experiments import cases
+from lib.report import answers, old_kind
+
+MUTATING = {"add", "append", "clear", "extend", "insert", "pop", "remove", "set", "setdefault", "update"}
+MIMES = ("text/html", "text/markdown", "text/plain")
+# what differs from one run to the next, and is nothing that a reader sees
+IDS = re.compile(r'\b(id|xlink:href|href|clip-path)="[^"]*"|url\(#[^)]*\)|0x[0-9a-f]+')
+MISSING = re.compile(r"\bnan\b|(?<!\S)–(?!\w)")  # what a value that is none looks like in a sentence
+
+
+def of_new_kind():
+    """List the notebooks of the new kind, by name."""
+    names = []
+    for file in sorted(notebooks.NOTEBOOKS.glob("*.ipynb")):
+        if not old_kind.is_old(nbformat.read(file, as_version=4)):
+            names.append(file.stem)
+    return names
+
+
+NEW = of_new_kind()
+MEASURING = [name for name in NEW if name in catalog.CATALOG]
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def assigned_names(source):
+    """Return the names that a cell assigns, those of loops, imports and `with` included."""
+    symbols = symtable(source, "cell", "exec").get_symbols()
+    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+
+
+def changed_names(source):
+    """Return the names of what a cell changes in place and has not made itself."""
+    changed = set()
+    own = assigned_names(source)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.arg):
+            own.add(node.arg)
+        elif isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            changed.add(root(node))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            is_inplace = any(keyword.arg == "inplace" for keyword in node.keywords)
+            if is_inplace or node.func.attr in MUTATING or node.func.attr.startswith("set_"):
+                changed.add(root(node.func))
+    return changed - own - {""}
+
+
+def root(node):
+    """Return the name that an expression of attributes and items begins with, or an empty text."""
+    while isinstance(node, ast.Subscript | ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_name_is_assigned_in_one_cell_and_changed_in_no_other(name):
+    homes = {}
+    for cell in code_cells(nbformat.read(notebooks.NOTEBOOKS / f"{name}.ipynb", as_version=4)):
+        assert not changed_names(cell.source), cell.source
+        for assigned in assigned_names(cell.source):
+            assert assigned not in homes, f"{assigned} is assigned in {homes[assigned]}\nand in {cell.source}"
+            homes[assigned] = cell.source
+
+
+@pytest.mark.parametrize(
+    ("source", "assigned", "changed"),
+    [
+        ("import numpy as np\nfrom lib import report", {"np", "report"}, set()),
+        ("for row, (low, high) in rows:\n    text += f'{row}'", {"row", "low", "high", "text"}, set()),
+        ("with open(name) as file:\n    (count := 3)", {"file", "count"}, set()),
+        ("def double(x):\n    y = 2 * x\n    x[0] = y\n    return y", {"double"}, set()),
+        ("total = sum(x for x in rows)", {"total"}, set()),
+        ("table['more'] = 1", set(), {"table"}),
+        ("drawing.axes[0].set_title('a')\ndrawing.axes[0].set(xlabel='b')", set(), {"drawing"}),
+        ("table.sort_values('a', inplace=True)\nparts[0].texts.append('b')", set(), {"table", "parts"}),
+        ("del table['a']\nframe.index.name = 'case'", set(), {"table", "frame"}),
+        ("own = []\nown.append(1)\ntable.copy().update(own)", {"own"}, set()),
+    ],
+)
+def test_what_a_cell_assigns_and_changes_is_seen(source, assigned, changed):
+    assert assigned_names(source) == assigned
+    assert changed_names(source) == changed
+
+
+@pytest.fixture(scope="module")
+def run_again(tmp_path_factory):
+    """Execute a notebook, then its cells again in reverse, in a kernel that all share; return its answers.
+
+    All cells but `measure` must show the same again, and none an error. There are records of a machine, small-1c, on
+    which everything ran out of memory."""
+    folder = tmp_path_factory.mktemp("again")
+    with pytest.MonkeyPatch.context() as patch, execution.shared_kernel() as kernel:
+        patch.setenv("RESULTS", str(folder / "results"))
+        for name in MEASURING:
+            for case in [*cases.grid(name), *cases.grid(name, **odd.sets([name])[0][1])]:
+                environment = {"machine": "small-1c", "hardware": "a test"}
+                records.save(records.create(name, vars(case), 1, "oom", {"reason": "a test"}, environment))
+
+        def run_again(name, **parameters):
+            output = folder / f"{name}.ipynb"
+            execution.execute(kernel, notebooks.NOTEBOOKS / f"{name}.ipynb", output, parameters)
+            executed = nbformat.read(output, as_version=4)
+            errors = [output for cell in code_cells(executed) for output in cell.outputs if "ename" in output]
+            assert not errors, errors[0].traceback
+            # after all cells the measuring one takes none of their names for a mistyped parameter
+            measure = f'measure.run("{name}", {{**vars(), "machine": "small-1c"}});'
+            rerun = run_reversed(kernel, executed, measure)
+            for cell in code_cells(rerun)[1:]:
+                (former,) = [former for former in executed.cells if former.id == cell.id]
+                assert seen(cell) == seen(former), cell.source
+            return answers.collect(executed)
+
+        yield run_again
+
+
+def run_reversed(kernel, notebook, first):
+    """Run a `first` cell, and then those of a notebook but `measure` in reverse, in the kernel as it is."""
+    cells = [v4.new_code_cell(first)]
+    for cell in reversed(code_cells(notebook)):
+        if "measure" not in cell.metadata.get("tags", []):
+            cells.append(v4.new_code_cell(cell.source, id=cell.id))
+    client = nbclient.NotebookClient(v4.new_notebook(cells=cells), km=kernel)
+    # as in lib.execution
+    client.widget_registry = {}
+    try:
+        return client.execute()
+    finally:
+        client.kc.stop_channels()
+
+
+def seen(cell):
+    """Return what a cell shows, without ids."""
+    texts = []
+    for output in cell.outputs:
+        for mime in MIMES:
+            texts.append(IDS.sub("", output.get("data", {}).get(mime, "")))
+    return texts
+
+
+def check(name, told):
+    """A chapter has an answer, and none tells a value that is missing."""
+    assert any(key.startswith(name) for key in told)
+    for text in told.values():
+        assert not MISSING.search(text), text
+
+
+@pytest.mark.parametrize(("name", "parameters"), odd.sets(MEASURING))
+def test_at_odd_parameters_it_answers_and_its_cells_run_again(name, parameters, run_again):
+    check(name, run_again(name, seconds=0.01, **parameters))
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_where_every_case_ran_out_of_memory_it_ends_without_an_error(name, run_again):
+    told = run_again(name, machine="small-1c")
+    assert not any(MISSING.search(text) for text in told.values()), told
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_where_one_case_ran_out_of_memory_it_tells_of_the_others(name, run_again):
+    run_again(name, seconds=0.01, **odd.sets([name])[0][1])
+    (machine,) = records.machines(by_hand=True)
+    around = {"machine": "partly-1c", "hardware": "a test"}
+    measured = list(records.of_machine(name, machine, by_hand=True))
+    for record in measured:
+        metrics = record["metrics"]
+        records.save(records.create(name, record["case"], 1, "ok", metrics, record["environment"] | around))
+    (lost,) = cases.grid(name)
+    assert any(record["case"] != vars(lost) for record in measured)
+    # also in place of its record, where it was measured
+    records.save(records.create(name, vars(lost), 1, "oom", {"reason": "a test"}, around))
+    check(name, run_again(name, machine="partly-1c"))
