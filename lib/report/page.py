@@ -24,8 +24,9 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output, new_raw_cell
 
 from lib import execution, notebooks, paths, records
 from lib.catalog import CATALOG
-from lib.report import answers, old_kind, show, sources, tidy
+from lib.report import answers, old_kind, sources, tidy
 from lib.report.cells import cells_of_page, line
+from lib.report.show import NOT_MEASURED
 
 CHAPTERS = (
     "summary", "step", "ladder", "kernels", "memory", "attention", "attention_module", "compile", "adam", "precision",
@@ -81,8 +82,9 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
         kernel = stack.enter_context(execution.shared_kernel())
         for name in sorted(names, key=lambda name: name in QUOTING):
             source = notebooks.NOTEBOOKS / f"{name}.ipynb"
-            is_old = old_kind.is_old(nbformat.read(source, as_version=4))
-            is_measured = name not in CATALOG or _has_records(name, machines[0])
+            has_records = name not in CATALOG or _has_records(name, machines[0])
+            # a chapter without any record is its question and one line
+            is_whole = has_records or old_kind.is_old(nbformat.read(source, as_version=4))
             output = paths.runs() / machines[0] / f"{name}.ipynb"
             # if the kernel dies, the chapter has its text
             records.write(output, source.read_text())
@@ -90,16 +92,15 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
             if name in QUOTING:
                 parameters["answers"] = collected
             try:
-                # a chapter without any record is its question and one line
-                until = "" if is_old or is_measured else "measure"
+                until = "" if is_whole else "measure"
                 execution.execute(kernel, source, output, parameters, until=until)
             except Exception as error:
                 failed[name] = " ".join(str(error).split())[:500]
                 # it may have ended the kernel
                 kernel = stack.enter_context(execution.shared_kernel())
             executed[name] = nbformat.read(output, as_version=4)
-            if not is_old and not is_measured:
-                nothing = line(f"{show.NOT_MEASURED.capitalize()}.")
+            if not is_whole:
+                nothing = line(f"{NOT_MEASURED.capitalize()}.")
                 executed[name].cells.append(new_code_cell(outputs=[nothing]))
             collected |= answers.collect(executed[name])
     records.write(answers.file(machines[0]), json.dumps(collected, indent=1))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from lib import notebooks, paths, records
 
-# the page names the digest of its sources in its head
-NAMED = re.compile(r'<meta name="sources" content="([0-9a-f]+)">')
+# the page names the digest of its sources in its head, with attributes in the order in which nbconvert sorts them
+NAMED = re.compile(r'<meta content="([0-9a-f]+)" name="sources"')
 HEAD = 2000  # the page's first characters, in which it does
 
 
