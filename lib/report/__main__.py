@@ -107,11 +107,16 @@ def publish(machine: str) -> dict[str, str]:
 
     Only experiments that were measured here are replaced. Returns the chapters that failed, each with its reason."""
     folder = paths.REFERENCE / machine
-    for measured in sorted((paths.results() / machine).glob("[!.]*")):
-        lines = [json.dumps(record) for record in records.of_machine(measured.name, machine)]
+    measured = []
+    for experiment in sorted((paths.results() / machine).glob("[!.]*")):
+        lines = [json.dumps(record) for record in records.of_machine(experiment.name, machine)]
         if lines:
-            records.write(folder / f"{measured.name}.jsonl", "\n".join(lines) + "\n")
-            print(f"{len(lines):,} records of {measured.name}")
+            records.write(folder / f"{experiment.name}.jsonl", "\n".join(lines) + "\n")
+            print(f"{len(lines):,} records of {experiment.name}")
+            measured.append(experiment.name)
+    for file in sorted(folder.glob("*.jsonl")):
+        if measured and file.stem not in measured:
+            print(f"{file.name} stays, but report.md does not tell of {file.stem}: it was not measured here")
     chapters, failed = page.execute([machine])
     records.write(folder / "answers.json", answers.file(machine).read_text())
     for former in folder.glob("figures/*.svg"):

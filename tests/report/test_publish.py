@@ -1,5 +1,7 @@
 """What is published are the records, line by line, and a report that hosting pages show."""
 
+import contextlib
+import io
 import json
 import re
 import xml.dom.minidom
@@ -27,8 +29,10 @@ def published(report):
         (former / "figures").mkdir(parents=True)
         for name in ("adam.jsonl", "step.jsonl", "figures/former-1.svg"):
             (former / name).touch()
-        code = command.main(["publish"])
-    return former, code
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            code = command.main(["publish"])
+    return former, code, said.getvalue().splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,9 @@ def test_each_record_is_a_line_and_other_experiments_stay(published, in_report):
     files = sorted((in_report.folder / "results" / MACHINE / "adam").glob("*.json"))
     assert [json.loads(line) for line in lines] == [json.loads(file.read_text()) for file in files]
     assert (published[0] / "step.jsonl").read_text() == ""
+    assert published[2][:2] == [
+        "3 records of adam", "step.jsonl stays, but report.md does not tell of step: it was not measured here",
+    ]  # fmt: skip
 
 
 def test_a_chapter_that_fails_gives_exit_code_1_and_a_line_in_the_report(published, text):
@@ -74,7 +81,7 @@ def test_the_contents_lead_to_the_chapters(text):
 
 
 def test_figures_are_files_on_a_ground_of_their_own(published, text):
-    folder, _ = published
+    folder, *_ = published
     images = re.findall(r"!\[(.+?)\]\((figures/.+?)\)", text)
     assert len(images) == 6
     assert sorted(name for _, name in images) == sorted(f"figures/{file.name}" for file in folder.glob("figures/*"))
