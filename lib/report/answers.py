@@ -21,7 +21,8 @@ SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
 
 def _after_missing(shell, kind, error, trace, tb_offset=None) -> None:
     """Show an error, unless a cell above had no data for the name it misses."""
-    # the source of cells without data, one of which would have assigned the name
+    # the source of cells without data, one of which would have assigned the name; in notebooks of the new kind, where
+    # nothing raises NotMeasured, there is none, and every error is shown
     code = shell.user_ns.get("_without_data", "")
     was_said_above = kind is NameError and re.search(rf"\b{error.name}\b", code)
     if was_said_above or kind is records.NotMeasured:
