@@ -41,8 +41,8 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
       phase the same with its name in front: `forward_speedup`. Without pairs the texts are "".
     - `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`, with its ends (see `lib.report.bounds`).
 
-    `attrs["machine"]` is the first machine, of which a chapter tells. A column of `MEASURED` or `FACTS` is there, empty,
-    also where no record has it."""
+    `attrs["machine"]` is the first machine, of which a chapter tells. The columns of `MEASURED` and `FACTS` are there,
+    empty, also where no record has them."""
     names = fields(records)
     tables = [_of_machine(rows, names) for _, rows in records.groupby("machine", sort=False)]
     if not tables:
