@@ -70,10 +70,11 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = (), di
     """Compute metrics and tables from a trace's events, or say `profiler_missing`.
 
     `profiled_<phase>_ms` and `profiled_total_ms` list one time for each iteration but the first `discarded` ones. The
-    tables give `calls` and `total_us` of the iteration whose total is the median. `kernels` has the most expensive kernels of each phase, on a CPU operators,
-    with their share of all kernels' time in the phase. `classes` sums each phase by class (see `kernel_classes`). The
-    table `parts`, there if `parts` names ranges, sums by class what ran in them and in the backward nodes of their
-    operators."""
+    tables give `calls` and `total_us` of the iteration whose total is the median:
+    - `kernels`: the most expensive kernels of each phase, on a CPU operators, with their share of all kernels' time.
+    - `classes`: the sums of each phase by class (see `kernel_classes`).
+    - `parts`, there if `parts` names ranges: the sums by class of what ran in them and in the backward nodes of their
+      operators."""
     events = table(trace_events)
     windows = _windows(events)
     if device == "cpu":
@@ -185,7 +186,7 @@ def _durations(windows: pd.DataFrame, calls: pd.DataFrame, device: str) -> pd.Da
         is_first_phase = windows["iteration"].diff() != 0
         begins_us = begins_us.where(is_first_phase, ends_us.shift())
     durations = windows.assign(ms=(ends_us - begins_us) / 1e3)
-    return durations.pivot(index="iteration", columns="phase", values="ms")
+    return durations.pivot_table(index="iteration", columns="phase", values="ms", observed=True)
 
 
 def _summed(calls: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
