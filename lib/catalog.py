@@ -15,6 +15,7 @@ class Experiment:
     """Describe one experiment.
 
     - `title`: the name of its cases in headings.
+    - `fields`: those of its case class, in their order, for what reads records without torch.
     - `baseline`: the fields in which variants differ, each with the baseline's value, such as `"compiled": False`, or a
       dict from a value to that of its own baseline, such as `"mode": {"no_grad": "forward"}`; a value that is missing
       there is its own. A case's baseline differs in one field: the first that does not have its baseline's value.
@@ -23,24 +24,40 @@ class Experiment:
     """
 
     title: str
+    fields: tuple[str, ...]
     baseline: Mapping[str, object] = field(default_factory=dict)
     looks: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False
 
 
+_STEP = (
+    "size", "context_length", "batch_size", "precision", "compiled", "attention", "optimizer", "mode", "device",
+)  # fmt: skip
 CATALOG = {
     "step": Experiment(
         title="Training steps",
+        fields=_STEP,
         baseline={
             "compiled": False, "attention": "naive", "optimizer": "single_tensor", "precision": "fp32",
             "mode": {"no_grad": "forward"},
         },
     ),
-    "ladder": Experiment(title="Training steps with one switch more at a time"),
-    "kernels": Experiment(title="Profiled steps"),
-    "memory": Experiment(title="Peaks of memory", baseline={"checkpoint": 0}),
+    "ladder": Experiment(
+        title="Training steps with one switch more at a time",
+        fields=("size", "context_length", "batch_size", "switches", "losses", "device"),
+    ),
+    "kernels": Experiment(title="Profiled steps", fields=_STEP),
+    "memory": Experiment(
+        title="Peaks of memory",
+        fields=("checkpoint", *_STEP),
+        baseline={"checkpoint": 0},
+    ),
     "attention": Experiment(
         title="Attention",
+        fields=(
+            "variant", "seq_len", "d_head", "num_heads", "batch_size", "causal", "precision", "native", "cold",
+            "device",
+        ),
         baseline={
             "variant": {
                 "tiled": "naive", "sdpa": "naive", "compiled": "naive",
@@ -56,20 +73,32 @@ CATALOG = {
         },
     ),
     "attention_module": Experiment(
-        title="Attention with its projections", baseline={"compiled": False, "precision": "fp32"}
+        title="Attention with its projections",
+        fields=("d_model", "context_length", "batch_size", "num_heads", "precision", "compiled", "device"),
+        baseline={"compiled": False, "precision": "fp32"}
     ),
     "adam": Experiment(
-        title="Optimizer steps", baseline={"variant": "single_tensor"},
+        title="Optimizer steps",
+        fields=("variant", "shapes", "num_params", "param_size", "amsgrad", "cold", "device"),
+        baseline={"variant": "single_tensor"},
         looks={
             "single_tensor": "ink", "foreach": "orange", "fused": "green",
             "compiled_single_tensor": "ink dashed", "compiled_foreach": "orange dashed",
         },
     ),
-    "precision": Experiment(title="Mixed precision"),
-    "warmup": Experiment(title="Steps of fresh processes"),
-    "collectives": Experiment(title="Collective operations", alone=True),
+    "precision": Experiment(title="Mixed precision", fields=("subject", "precision", "device")),
+    "warmup": Experiment(title="Steps of fresh processes", fields=(*_STEP, "first_steps")),
+    "collectives": Experiment(
+        title="Collective operations",
+        fields=("operation", "megabytes", "world", "backend", "device"),
+        alone=True,
+    ),
     "parallel": Experiment(
-        title="Training steps on several ranks", alone=True,
+        title="Training steps on several ranks",
+        fields=(
+            "size", "context_length", "batch_size", "precision", "variant", "bucket_mib", "world", "backend", "device",
+        ),
+        alone=True,
         baseline={
             "variant": {
                 "naive": "torch_ddp", "flat": "torch_ddp", "overlap": "torch_ddp", "bucketed": "torch_ddp",
@@ -85,13 +114,16 @@ CATALOG = {
     ),
     "peers": Experiment(
         title="Training steps of other libraries",
+        fields=("size", "context_length", "batch_size", "precision", "program", "device"),
         baseline={"program": "ours"}, looks={"ours": "ink", "transformers": "orange"},
     ),
     "ceilings": Experiment(
-        title="Limits of the machine", alone=True,
+        title="Limits of the machine",
+        fields=("operation", "rows", "columns", "precision", "library", "device"),
+        alone=True,
         baseline={"library": "torch"}, looks={"torch": "ink", "onednn": "blue"},
     ),
-    "calibration": Experiment(title="The measurement itself"),
+    "calibration": Experiment(title="The measurement itself", fields=("check", "number", "device")),
 }  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from lib.paths import ROOT
 
 TOY = ROOT / "tests" / "support" / "toy"
 ENTRY = """    "softmax": Experiment(
-        title="Softmaxes", baseline={"variant": "stepwise"}, looks={"stepwise": "ink", "one_call": "green"}
+        title="Softmaxes", fields=("variant", "width", "device"),
+        baseline={"variant": "stepwise"}, looks={"stepwise": "ink", "one_call": "green"}
     ),
 }
 """
