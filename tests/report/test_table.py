@@ -287,6 +287,6 @@ def test_a_ceiling_is_the_best_rate_that_the_median_of_any_round_reached():
 
 def test_samples_explode_to_floats_for_seaborn(reference):
     frame = reference["step"]
-    made = frame.explode("total_ms").astype({"total_ms": float})
+    made = frame.explode("total_ms", ignore_index=True).astype({"total_ms": float})
     assert len(made) == frame["total_ms"].map(len).sum()
     assert made["total_ms"].max() == max(map(max, frame["total_ms"]))
