@@ -12,7 +12,7 @@ from lib.paths import ROOT
 
 TOY = ROOT / "tests" / "support" / "toy"
 ENTRY = """    "softmax": Experiment(
-        title="Softmaxes", baseline={"variant": "stepwise"}, looks={"stepwise": "ink", "one_call": "green"}
+        title="Softmaxes", variants={"stepwise": Variant(hue="ink"), "one_call": Variant("stepwise", "green")}
     ),
 }
 """
