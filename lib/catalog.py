@@ -44,6 +44,7 @@ class Experiment:
     """Describe one experiment.
 
     - `title`: the name of its cases in headings.
+    - `fields`: those of its case class, in their order, for what reads records without torch.
     - `variants`: by name, in the order of reports.
     - `axis`: the field of a case that names its variant.
     - `baseline`: the baseline's value of other fields, such as `"compiled": False`, or a dict from a value to that of
@@ -52,15 +53,20 @@ class Experiment:
     """
 
     title: str = field(repr=False)
+    fields: tuple[str, ...] = field(repr=False)
     variants: Mapping[str, Variant] = field(default_factory=dict)
     axis: str = "variant"
     baseline: Mapping[str, object] = field(default_factory=dict)
     alone: bool = field(default=False, repr=False)
 
 
+_STEP = (
+    "size", "context_length", "batch_size", "precision", "compiled", "attention", "optimizer", "mode", "device",
+)  # fmt: skip
 CATALOG = {
     "step": Experiment(
         title="Training steps",
+        fields=_STEP,
         baseline={
             "compiled": False, "attention": "naive", "optimizer": "single_tensor", "precision": "fp32",
             "mode": {"no_grad": "forward"},
@@ -68,8 +74,9 @@ CATALOG = {
     ),
     "ladder": Experiment(
         title="Training steps with one switch more at a time",
+        fields=("size", "context_length", "batch_size", "switches", "losses", "device"),
         # a case has several of these switches, or is `plain`
-        axis="switches", baseline={"switches": "plain"},
+        axis="switches",
         variants={
             "default_allocator": Variant(words="the default allocator"),
             "fused": Variant(words="AdamW(fused=True)"),
@@ -84,11 +91,20 @@ CATALOG = {
             "reduce_overhead": Variant(words="CUDA graphs", compiles=True, needs=("whole",)),
             "max_autotune": Variant(words="max-autotune", compiles=True, needs=("whole",)),
         },
+        baseline={"switches": "plain"},
     ),
-    "kernels": Experiment(title="Profiled steps"),
-    "memory": Experiment(title="Peaks of memory", baseline={"checkpoint": 0}),
+    "kernels": Experiment(title="Profiled steps", fields=_STEP),
+    "memory": Experiment(
+        title="Peaks of memory",
+        fields=("checkpoint", *_STEP),
+        baseline={"checkpoint": 0},
+    ),
     "attention": Experiment(
         title="Attention",
+        fields=(
+            "variant", "seq_len", "d_head", "num_heads", "batch_size", "causal", "precision", "native", "cold",
+            "device",
+        ),
         variants={
             "naive": Variant(hue="ink", holds_scores=True),
             "tiled": Variant("naive", "orange"),
@@ -103,10 +119,13 @@ CATALOG = {
         baseline={"native": False, "precision": "fp32"},
     ),
     "attention_module": Experiment(
-        title="Attention with its projections", baseline={"compiled": False, "precision": "fp32"}
+        title="Attention with its projections",
+        fields=("d_model", "context_length", "batch_size", "num_heads", "precision", "compiled", "device"),
+        baseline={"compiled": False, "precision": "fp32"},
     ),
     "adam": Experiment(
         title="Optimizer steps",
+        fields=("variant", "shapes", "num_params", "param_size", "amsgrad", "cold", "device"),
         variants={
             "single_tensor": Variant(hue="ink"),
             "foreach": Variant("single_tensor", "orange"),
@@ -115,11 +134,19 @@ CATALOG = {
             "compiled_foreach": Variant("single_tensor", "orange", "dashed", compiles=True, counts_on_device=True),
         },
     ),
-    "precision": Experiment(title="Mixed precision"),
-    "warmup": Experiment(title="Steps of fresh processes"),
-    "collectives": Experiment(title="Collective operations", alone=True),
+    "precision": Experiment(title="Mixed precision", fields=("subject", "precision", "device")),
+    "warmup": Experiment(title="Steps of fresh processes", fields=(*_STEP, "first_steps")),
+    "collectives": Experiment(
+        title="Collective operations",
+        fields=("operation", "megabytes", "world", "backend", "device"),
+        alone=True,
+    ),
     "parallel": Experiment(
-        title="Training steps on several ranks", alone=True,
+        title="Training steps on several ranks",
+        fields=(
+            "size", "context_length", "batch_size", "precision", "variant", "bucket_mib", "world", "backend", "device",
+        ),
+        alone=True,
         variants={
             "plain": Variant(hue="ink"),
             "naive": Variant("torch_ddp", "purple"),
@@ -135,14 +162,19 @@ CATALOG = {
         baseline={"bucket_mib": 0},
     ),
     "peers": Experiment(
-        title="Training steps of other libraries", axis="program",
+        title="Training steps of other libraries",
+        fields=("size", "context_length", "batch_size", "precision", "program", "device"),
+        axis="program",
         variants={"ours": Variant(hue="ink"), "transformers": Variant("ours", "orange")},
     ),
     "ceilings": Experiment(
-        title="Limits of the machine", alone=True, axis="library",
+        title="Limits of the machine",
+        fields=("operation", "rows", "columns", "precision", "library", "device"),
+        alone=True,
+        axis="library",
         variants={"torch": Variant(hue="ink"), "onednn": Variant("torch", "blue")},
     ),
-    "calibration": Experiment(title="The measurement itself"),
+    "calibration": Experiment(title="The measurement itself", fields=("check", "number", "device")),
 }  # fmt: skip
 
 

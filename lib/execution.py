@@ -1,9 +1,10 @@
 """Execute notebooks with parameters by papermill, in kernels of this Python."""
 
 import contextlib
+import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import nbformat
@@ -18,6 +19,8 @@ from papermill.execute import remove_error_markers
 from lib.notebooks import NotebookFailed
 from lib.paths import ROOT
 
+# else it warns of each parameter that a notebook does not name, such as `skip`
+logging.getLogger("papermill").setLevel(logging.ERROR)
 # the one error that a notebook may show and go on
 NOT_MEASURED = "NotMeasured"
 
@@ -53,8 +56,15 @@ class _Engine(NBClientEngine):
     """Run papermill's engine in a kernel of ours; `start` says how to start it."""
 
     @classmethod
-    def execute_managed_notebook(cls, nb_man, kernel_name, kernel, start, **_):
-        client = _Client(nb_man, kernel, kernel_name=kernel_name, startup_timeout=120, allow_error_names=[NOT_MEASURED])
+    def execute_managed_notebook(cls, nb_man, kernel_name, kernel, start, on_last, **_):
+        def call_on_last(cell, cell_index):
+            if cell_index == len(nb_man.nb.cells) - 1:
+                on_last()
+
+        client = _Client(
+            nb_man, kernel, kernel_name=kernel_name, startup_timeout=120, allow_error_names=[NOT_MEASURED],
+            on_cell_execute=call_on_last,
+        )  # fmt: skip
         # nbclient answers an Output widget while it waits for a reply, which it then may miss (its issue 312)
         client.widget_registry = {}
         try:
@@ -83,13 +93,14 @@ def shared_kernel() -> Iterator[Kernel]:
 def execute(
     kernel: Kernel, source: Path, output: Path, parameters: Mapping[str, object],
     variables: Mapping[str, str] | None = None, log: Path | str = os.devnull, until: str = "",
+    on_last: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
     """Execute a notebook with these parameters into `output`.
 
-    It ends with the first cell tagged `until`, with the last cell if there is none. A kernel that does not run yet is
-    started, with these environment `variables`, and its process writes to `log`. It runs on afterwards. After
-    NotMeasured the notebook goes on. Raises NotebookFailed after another error, or if the last cell is never reached,
-    and, with nothing written, nbclient's DeadKernelError when the kernel dies."""
+    It ends with the first cell tagged `until`, with the last cell if there is none, and calls `on_last` when that cell
+    begins. A kernel that does not run yet is started, with these environment `variables`, and its process writes to
+    `log`. It runs on afterwards. After NotMeasured the notebook goes on. Raises NotebookFailed after another error, or
+    if the last cell is never reached, and, with nothing written, nbclient's DeadKernelError when the kernel dies."""
     notebook = nbformat.read(source, as_version=4)
     for position, cell in enumerate(notebook.cells):
         if until in cell.metadata.get("tags", []):
@@ -102,7 +113,7 @@ def execute(
     with open(log, "ab") as file, contextlib.suppress(papermill.PapermillExecutionError):
         papermill.execute_notebook(
             notebook, output, dict(parameters), engine_name="measuring", kernel_name="python3", language="python",
-            progress_bar=False, request_save_on_cell_execute=False, kernel=kernel,
+            progress_bar=False, request_save_on_cell_execute=False, kernel=kernel, on_last=on_last,
             start={"env": environment, "cwd": str(source.parent), "stdout": file, "stderr": file},
         )  # fmt: skip
     _check(output)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lib import catalog, notebooks, paths, validate
+from lib import catalog, paths, validate
 from lib.paths import REFERENCE, ROOT
 
 SCHEMA = 2
@@ -28,6 +28,7 @@ STATUSES = {  # what reports call them; the worst last
 COLUMNS = ("experiment", "machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "stale")
 # the files of all rounds but 0, which is for what someone measures in JupyterLab, and which no report shows
 NOT_BY_HAND = "*.r[1-9]*.json"
+BY_HAND = "*.r0.json"
 
 # What only stores, shows or starts a measurement cannot change it, so changing it makes no record stale.
 UNWATCHED = (
@@ -94,10 +95,32 @@ def create(
         "metrics": dict(metrics),
         "environment": dict(environment),
         "code": digest(experiment),
-        "started": started or datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": started or now(),
         "seconds": float(seconds),
     }
     return record | {"checksum": checksum_of(record)}
+
+
+def now() -> str:
+    """Return the time in UTC, to the millisecond, as records write it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def is_final(record: Mapping) -> bool:
+    """Tell if a record settles its case: a used process that found no memory does not, since a new one may."""
+    return record["status"] != "oom" or record["metrics"].get("fresh", True)
+
+
+def ends_process(record: Mapping) -> bool:
+    """Tell if the process that made a record should measure no more: an error may have left its GPU unusable."""
+    lost_gpu = record["status"] == "failed" and record["case"]["device"] != "cpu"
+    return lost_gpu or not is_final(record)
+
+
+def fields(experiment: str) -> list[str]:
+    """List the fields of an experiment's cases, in their order; raises ValueError for an unknown one."""
+    validate.choice("experiment", experiment, catalog.CATALOG)
+    return list(catalog.CATALOG[experiment].fields)
 
 
 def checksum_of(record: Mapping) -> str:
@@ -125,9 +148,11 @@ def write(target: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except OSError as error:
+        raise CannotWrite(f"{target.name}: cannot be written: {error.strerror}") from None
+    finally:
+        # an interrupt leaves none, either
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise CannotWrite(f"{target.name}: cannot be written: {error.strerror}") from None
 
 
 def read(file: Path) -> dict:
@@ -153,30 +178,32 @@ def parse(text: str | bytes) -> dict:
     return record
 
 
-def machines() -> list[str]:
-    """List machines with records: measured here, latest first, then kept in git."""
+def machines(by_hand: bool = False) -> list[str]:
+    """List machines with records: measured here, latest first, then kept in git, where none is by hand."""
     latest = {}
     for folder in paths.results().glob("[!.]*"):
-        moments = [file.stat().st_mtime for file in folder.glob(f"*/{NOT_BY_HAND}")]
+        moments = [file.stat().st_mtime for file in folder.glob(f"*/{BY_HAND if by_hand else NOT_BY_HAND}")]
         if moments:
             latest[folder.name] = max(moments)
     measured_here = sorted(latest, key=latest.get, reverse=True)
+    if by_hand:
+        return measured_here
     in_git = sorted(folder.name for folder in REFERENCE.glob("*") if any(folder.glob("*.jsonl")))
     return list(dict.fromkeys([*measured_here, *in_git]))
 
 
-def of_machine(experiment: str, machine: str) -> Iterator[dict]:
-    """Yield an experiment's records: those measured here, else those kept in git.
+def of_machine(experiment: str, machine: str, by_hand: bool = False) -> Iterator[dict]:
+    """Yield an experiment's records: those measured here, else those kept in git; or those `by_hand`.
 
     Warns of each file that is damaged, and skips it."""
-    files = sorted((paths.results() / machine / experiment).glob(NOT_BY_HAND))
+    files = sorted((paths.results() / machine / experiment).glob(BY_HAND if by_hand else NOT_BY_HAND))
     for file in files:
         try:
             yield read(file)
         except ValueError as error:
             warnings.warn(f"{experiment}/{file.name}: skipped: {error}", stacklevel=3)
     reference = REFERENCE / machine / f"{experiment}.jsonl"
-    if files or not reference.exists():
+    if by_hand or files or not reference.exists():
         return
     for number, line in enumerate(reference.read_text().splitlines(), start=1):
         try:
@@ -185,14 +212,16 @@ def of_machine(experiment: str, machine: str) -> Iterator[dict]:
             warnings.warn(f"{machine}/{reference.name}, line {number}: skipped: {error}", stacklevel=3)
 
 
-def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
+def load(experiment: str, machine: str | Sequence[str] = "", by_hand: bool = False) -> pd.DataFrame:
     """Load records of an experiment, one a row, those of the first machine first.
+
+    With `by_hand` they are what notebooks measured outside of sweeps, round 0, which no report tells.
 
     Columns: the fields of the case, each metric under its own name (a number, a text, a list of samples, or a dict of
     columns), and `COLUMNS`. A record of other code than today's has `stale` set. Without a `machine` it is the latest
     one measured here, else the first of the reference. `attrs["machine"]` is the first one's name. Raises ValueError
     for a machine that has no records, and without a `machine` NotMeasured if none has any."""
-    known = machines()
+    known = machines(by_hand)
     if not machine and not known:
         raise NotMeasured("anything, on any machine")
     machine = machine or known[0]
@@ -200,7 +229,7 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
     loaded = []
     for machine_name in names:
         validate.choice("machine", machine_name, known)
-        loaded += of_machine(experiment, machine_name)
+        loaded += of_machine(experiment, machine_name, by_hand)
     table = frame(experiment, loaded)
     table.attrs["machine"] = names[0]
     return table
@@ -208,13 +237,13 @@ def load(experiment: str, machine: str | Sequence[str] = "") -> pd.DataFrame:
 
 def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
     """Make the table of `load`; cases with other fields than today's are left out."""
-    fields = notebooks.fields(experiment)
+    names = fields(experiment)
     rows = []
     for record in loaded:
-        if set(record["case"]) != set(fields):
+        if set(record["case"]) != set(names):
             warnings.warn(f"{name(record['case'])}: skipped: a case of {experiment} has other fields", stacklevel=3)
             continue
-        row = {field: record["case"][field] for field in fields}
+        row = {field: record["case"][field] for field in names}
         row |= record["metrics"]
         row |= {column: record[column] for column in COLUMNS if column in record}
         row |= {fact: record["environment"][fact] for fact in ("machine", "hardware")}
@@ -222,7 +251,7 @@ def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
         rows.append(row)
     if rows:
         return pd.DataFrame(rows)
-    return pd.DataFrame(columns=[*fields, *COLUMNS])
+    return pd.DataFrame(columns=[*names, *COLUMNS])
 
 
 @functools.cache

@@ -19,6 +19,14 @@ _short = reprlib.Repr()
 _short.maxstring = _short.maxlong = _short.maxother = 60
 
 
+class BadInput(ValueError):
+    """Report input that cannot be used; a notebook shows its one line without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows instead of a traceback."""
+        return [str(self)]
+
+
 def shown(value: object) -> str:
     """Return the `repr` of a value on one line, shortened if it is long."""
     return _short.repr(value)
@@ -47,9 +55,9 @@ def at_most(field: str, value: float, most: float = MOST) -> None:
         raise ValueError(f"{field}: got {shown(value)}, expected at most {most}")
 
 
-def one_of(names: Iterable[str]) -> Any:
+def one_of(names: Iterable[str], default: str) -> Any:
     """Declare a dataclass field whose value is one of `names`."""
-    return dataclasses.field(metadata={"names": names})
+    return dataclasses.field(default=default, metadata={"names": names})
 
 
 def fields(instance: object) -> None:

@@ -12,7 +12,8 @@ from lib.paths import ROOT
 
 TOY = ROOT / "tests" / "support" / "toy"
 ENTRY = """    "softmax": Experiment(
-        title="Softmaxes", variants={"stepwise": Variant(hue="ink"), "one_call": Variant("stepwise", "green")}
+        title="Softmaxes", fields=("variant", "width", "device"),
+        variants={"stepwise": Variant(hue="ink"), "one_call": Variant("stepwise", "green")}
     ),
 }
 """

@@ -2,16 +2,21 @@
 
 import ast
 import itertools
+import os
 import re
 import shutil
-from dataclasses import fields
+import subprocess
+import sys
 
 import nbformat
 import pandas as pd
+import papermill
 import pytest
+from nbformat import v4
 
 from lib import catalog, execution, notebooks, records
 from lib.experiments import cases
+from lib.paths import ROOT
 from lib.report import answers, tidy
 from lib.sweep import sweep_file
 
@@ -44,17 +49,22 @@ def test_a_notebook_keeps_its_form(file):
 
 
 def test_each_experiment_has_an_entry_and_each_entry_a_notebook():
-    assert set(notebooks.experiments()) == set(catalog.CATALOG)
+    measuring = []
+    for file in FILES:
+        for cell in nbformat.read(file, as_version=4).cells:
+            if "measure" in cell.metadata.get("tags", []):
+                measuring.append(file.stem)
+                # so that an executed notebook shows what it measured
+                assert cell.source.endswith(f'\nrecords = measure.run("{file.stem}", vars())\nrecords')
+    assert set(measuring) == set(catalog.CATALOG)
 
 
-@pytest.mark.parametrize("experiment", notebooks.experiments())
-def test_parameters_are_the_fields_of_a_possible_case_and_the_settings(experiment):
-    defaults = notebooks.parameters(experiment)
-    names = [field.name for field in fields(cases.case_class(experiment))]
-    assert sorted(defaults) == sorted([*names, *notebooks.SETTINGS])
-    assert list(defaults)[-3:] == list(notebooks.SETTINGS)
-    assert (defaults["round"], defaults["machine"]) == (0, "")
-    assert cases.grid(experiment)
+@pytest.mark.parametrize("experiment", catalog.CATALOG)
+def test_parameters_are_the_fields_of_a_case_and_the_settings(experiment):
+    names = {*catalog.CATALOG[experiment].fields, "seconds", "round", "machine"}
+    defaults = papermill.inspect_notebook(str(notebooks.NOTEBOOKS / f"{experiment}.ipynb"))
+    assert set(defaults) == names
+    assert [(name, defaults[name]["default"]) for name in list(defaults)[-2:]] == [("round", "0"), ("machine", '""')]
 
 
 @pytest.fixture(scope="module")
@@ -66,14 +76,21 @@ def run(tmp_path_factory):
     around = {"machine": "small-1c", "hardware": "a test"}
     with pytest.MonkeyPatch.context() as patch, execution.shared_kernel() as kernel:
         patch.setenv("RESULTS", str(folder / "results"))
-        for name in notebooks.experiments():
+        for name in catalog.CATALOG:
             records.save(records.create(name, vars(cases.grid(name)[0]), 1, "oom", {"reason": "a test"}, around))
         broken = around | {"machine": "broken-1c"}
         records.save(records.create("adam", vars(cases.grid("adam")[0]), 1, "failed", {"reason": "a test"}, broken))
 
         def run(notebook, **parameters):
-            output = folder / f"{notebook}.ipynb"
-            execution.execute(kernel, notebooks.NOTEBOOKS / f"{notebook}.ipynb", output, parameters)
+            source = folder / f"{notebook}.ipynb"
+            output = folder / f"{notebook}-executed.ipynb"
+            cells = nbformat.read(notebooks.NOTEBOOKS / source.name, as_version=4)
+            if notebook in catalog.CATALOG:
+                # after all cells the measuring one must still take none of their names for a mistyped parameter
+                again = f'measure.run("{notebook}", {{**vars(), "machine": "small-1c"}});'
+                cells.cells.append(v4.new_code_cell(again))
+            nbformat.write(cells, source)
+            execution.execute(kernel, source, output, parameters)
             executed = nbformat.read(output, as_version=4)
             outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
             return answers.collect(executed), {output.ename for output in outputs if output.output_type == "error"}
@@ -121,7 +138,7 @@ def test_at_odd_parameters_by_hand_a_notebook_answers_or_says_what_is_missing(no
     assert any(key.startswith(notebook) for key in told) or notebook == "ladder"
 
 
-LITTLE = [(name, "small-1c") for name in (*notebooks.experiments(), "compile")]
+LITTLE = [(name, "small-1c") for name in (*catalog.CATALOG, "compile")]
 LITTLE += [(name, "broken-1c") for name in ("summary", "questions", "method", "published", "compile", "peers")]
 
 
@@ -129,6 +146,21 @@ LITTLE += [(name, "broken-1c") for name in ("summary", "questions", "method", "p
 def test_where_all_ran_out_of_memory_or_has_no_records_a_notebook_says_what_is_missing(notebook, machine, run):
     _, errors = run(notebook, machine=machine)
     assert errors <= {"NotMeasured"}
+
+
+def test_a_mistyped_parameter_ends_plain_papermill_in_one_line_and_nothing_is_measured(own_results, tmp_path):
+    output = tmp_path / "out.ipynb"
+    source = notebooks.NOTEBOOKS / "adam.ipynb"
+    command = [sys.executable, "-m", "papermill", "--no-progress-bar", source, output, "-p", "varient", "fused"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 1
+    errors = []
+    for cell in nbformat.read(output, as_version=4).cells:
+        errors += [shown for shown in cell.get("outputs", []) if shown.output_type == "error"]
+    (line,) = errors[0].traceback
+    assert line.startswith("parameter: got 'varient', expected one of variant, ")
+    assert line.endswith("(nearest: variant)")
+    assert not own_results.exists()
 
 
 def test_ranks_are_compared_with_one_process_on_the_same_batch(run):

@@ -29,13 +29,14 @@ class Adam(Case):
     each step. Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "adam"
-    variant: str = one_of(adam.VARIANTS)
-    shapes: str = one_of((EQUAL, *model.SIZES))
-    num_params: int = field(metadata={"least": 0, "most": 100_000})  # the overhead of a tensor can far exceed its data
-    param_size: int = field(metadata={"least": 0})
-    amsgrad: bool
-    cold: bool
-    device: str
+    variant: str = one_of(adam.VARIANTS, "single_tensor")
+    shapes: str = one_of((EQUAL, *model.SIZES), EQUAL)
+    # the overhead of a tensor can far exceed its data
+    num_params: int = field(default=1, metadata={"least": 0, "most": 100_000})
+    param_size: int = field(default=16384, metadata={"least": 0})
+    amsgrad: bool = True
+    cold: bool = False
+    device: str = "auto"
 
     def __post_init__(self):
         super().__post_init__()

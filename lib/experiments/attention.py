@@ -27,16 +27,16 @@ class Attention(Case):
     """Run attention forward and backward; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "attention"
-    variant: str = one_of(attention.VARIANTS)
-    seq_len: int
-    d_head: int
-    num_heads: int
-    batch_size: int
-    causal: bool
-    precision: str = one_of(precision.NAMES)
-    native: bool  # Q, K and V are in the narrow type, without autocast
-    cold: bool  # flush the caches before each iteration
-    device: str
+    variant: str = one_of(attention.VARIANTS, "naive")
+    seq_len: int = 128
+    d_head: int = 64
+    num_heads: int = 1
+    batch_size: int = 8
+    causal: bool = True
+    precision: str = one_of(precision.NAMES, "fp32")
+    native: bool = False  # Q, K and V are in the narrow type, without autocast
+    cold: bool = False  # flush the caches before each iteration
+    device: str = "auto"
 
     def __post_init__(self):
         super().__post_init__()

@@ -21,13 +21,14 @@ class AttentionModule(Case):
     """Run causal self-attention as in a layer; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "attention_module"
-    d_model: int
-    context_length: int = field(metadata={"least": 2})  # a single token gives the queries no gradient to check
-    batch_size: int
-    num_heads: int
-    precision: str = one_of(precision.NAMES)
-    compiled: bool
-    device: str
+    d_model: int = 128
+    # a single token gives the queries no gradient to check
+    context_length: int = field(default=16, metadata={"least": 2})
+    batch_size: int = 8
+    num_heads: int = 1
+    precision: str = one_of(precision.NAMES, "fp32")
+    compiled: bool = False
+    device: str = "auto"
 
     def __post_init__(self):
         super().__post_init__()

@@ -35,9 +35,9 @@ class Calibration(Case):
     Raises ValueError for an unknown value."""
 
     experiment: ClassVar[str] = "calibration"
-    check: str = one_of(CHECKS)
-    number: int = field(metadata={"most": 1000})
-    device: str
+    check: str = one_of(CHECKS, "wait")
+    number: int = field(default=1, metadata={"most": 1000})
+    device: str = "auto"
 
     def unavailable(self) -> str | None:
         # a process measures all numbers, and of these checks one is enough

@@ -4,12 +4,14 @@
 ['foreach', 'fused']
 """
 
+import dataclasses
 import functools
 import importlib
 import itertools
-from dataclasses import fields
+import random
+from collections.abc import Mapping, Sequence
 
-from lib import notebooks, validate
+from lib import validate
 from lib.catalog import CATALOG
 
 
@@ -23,14 +25,40 @@ def case_class(experiment: str) -> type:
     return getattr(importlib.import_module(f"lib.experiments.{experiment}"), name)
 
 
+def all_axes(experiment: str, axes: Mapping[str, object]) -> dict[str, object]:
+    """Return every axis of an experiment in order, with the case class's default where `axes` has none.
+
+    Raises ValueError for an unknown axis."""
+    defaults = {field.name: field.default for field in dataclasses.fields(case_class(experiment))}
+    for name in axes:
+        validate.choice("axis", name, defaults)
+    return defaults | dict(axes)
+
+
 def grid(experiment: str, **axes) -> list:
     """Return the cases of an experiment over the product of its axes.
 
-    The last field of the case varies fastest. A list is swept, a scalar fixed, and an axis that is not given has the
-    notebook's default. Raises ValueError for an unknown axis and for an impossible case."""
-    names = [field.name for field in fields(case_class(experiment))]
-    for name in axes:
-        validate.choice("axis", name, names)
-    values = {name: notebooks.parameters(experiment).get(name) for name in names} | axes
-    columns = [value if isinstance(value, list) else [value] for value in values.values()]
-    return [case_class(experiment)(**dict(zip(values, point, strict=True))) for point in itertools.product(*columns)]
+    The last field of the case varies fastest. A list is swept, a scalar fixed. Raises ValueError for an unknown axis,
+    for one without a value, and for an impossible case."""
+    values = all_axes(experiment, axes)
+    for name, value in values.items():
+        if value == []:
+            raise ValueError(f"{name}: got [], expected at least one value")
+    points = itertools.product(*map(as_list, values.values()))
+    return [case_class(experiment)(*point) for point in points]
+
+
+def as_list(value: object) -> list:
+    """Return the values of an axis, which may be one alone."""
+    return value if isinstance(value, list) else [value]
+
+
+def order(grid: Sequence, round: int) -> list:
+    """Return the cases of a grid in the order in which a round measures them.
+
+    Up to the first round it is the grid's own, which shall not decide in all rounds what comes first. Later ones
+    shuffle it, by a seed of the experiment and the round."""
+    ordered = list(grid)
+    if round > 1:
+        random.Random(f"{grid[0].experiment} {round}").shuffle(ordered)
+    return ordered

@@ -49,12 +49,12 @@ class Ceilings(Case):
     Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "ceilings"
-    operation: str = one_of(OPERATIONS)
-    rows: int
-    columns: int
-    precision: str = one_of(precision.NAMES)
-    library: str = one_of(LIBRARIES)
-    device: str
+    operation: str = one_of(OPERATIONS, "projection")
+    rows: int = 512
+    columns: int = 1280
+    precision: str = one_of(precision.NAMES, "fp32")
+    library: str = one_of(LIBRARIES, "torch")
+    device: str = "auto"
 
     def __post_init__(self):
         super().__post_init__()

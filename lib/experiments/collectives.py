@@ -35,11 +35,11 @@ class Collectives(OnRanks):
     With gloo it is in the processor's memory, with nccl in that of GPUs. Raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "collectives"
-    operation: str = one_of(OPERATIONS)
-    megabytes: float
-    world: int = field(metadata={"least": 2})
-    backend: str = one_of(BACKEND_NAMES)
-    device: str
+    operation: str = one_of(OPERATIONS, "all_reduce")
+    megabytes: float = 0.01
+    world: int = field(default=2, metadata={"least": 2})
+    backend: str = one_of(BACKEND_NAMES, "auto")
+    device: str = "auto"
 
     def __post_init__(self):
         super().__post_init__()

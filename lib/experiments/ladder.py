@@ -36,12 +36,12 @@ class Ladder(Case):
     need."""
 
     experiment: ClassVar[str] = "ladder"
-    size: str = one_of(model.SIZES)
-    context_length: int = field(metadata={"least": 2})
-    batch_size: int
-    switches: str
-    losses: bool
-    device: str
+    size: str = one_of(model.SIZES, "tiny")
+    context_length: int = field(default=128, metadata={"least": 2})
+    batch_size: int = 4
+    switches: str = "fused"
+    losses: bool = False
+    device: str = "auto"
 
     def __post_init__(self):
         super().__post_init__()

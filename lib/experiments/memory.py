@@ -19,7 +19,7 @@ class Memory(Step):
     """Run a step with an activation checkpoint every `checkpoint` layers, none if 0."""
 
     experiment: ClassVar[str] = "memory"
-    checkpoint: int = field(metadata={"least": 0})
+    checkpoint: int = field(default=0, metadata={"least": 0})
 
     def work(self, training: Training) -> Work:
         """Return the step with more facts from theory, in MiB.

@@ -39,15 +39,15 @@ class Parallel(OnRanks):
     ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "parallel"
-    size: str = one_of(model.SIZES)
-    context_length: int = field(metadata={"least": 2})
-    batch_size: int
-    precision: str = one_of(precision.NAMES)
-    variant: str = one_of(VARIANTS)
-    bucket_mib: int = field(metadata={"least": 0})
-    world: int
-    backend: str = one_of(BACKEND_NAMES)
-    device: str
+    size: str = one_of(model.SIZES, "tiny")
+    context_length: int = field(default=128, metadata={"least": 2})
+    batch_size: int = 4
+    precision: str = one_of(precision.NAMES, "fp32")
+    variant: str = one_of(VARIANTS, "naive")
+    bucket_mib: int = field(default=0, metadata={"least": 0})
+    world: int = 2
+    backend: str = one_of(BACKEND_NAMES, "auto")
+    device: str = "auto"
 
     def __post_init__(self):
         super().__post_init__()

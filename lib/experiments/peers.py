@@ -42,12 +42,12 @@ class Peers(Case):
 
     experiment: ClassVar[str] = "peers"
     compiles: ClassVar[bool] = True
-    size: str = one_of(model.SIZES)
-    context_length: int = field(metadata={"least": 2})
-    batch_size: int
-    precision: str = one_of(("fp32", "bf16"))
-    program: str = one_of((OURS, PEER))
-    device: str
+    size: str = one_of(model.SIZES, "tiny")
+    context_length: int = field(default=128, metadata={"least": 2})
+    batch_size: int = 4
+    precision: str = one_of(("fp32", "bf16"), "fp32")
+    program: str = one_of((OURS, PEER), PEER)
+    device: str = "auto"
 
     @property
     def ladder(self) -> Ladder:

@@ -20,9 +20,9 @@ class Precision(Case):
     and `rms_norm` are computed step by step."""
 
     experiment: ClassVar[str] = "precision"
-    subject: str = one_of(("accumulation", "toy", *rounding.NORMS))
-    precision: str = one_of(precision.NAMES)
-    device: str
+    subject: str = one_of(("accumulation", "toy", *rounding.NORMS), "accumulation")
+    precision: str = one_of(precision.NAMES, "fp32")
+    device: str = "auto"
 
     def unavailable(self) -> str | None:
         if self.precision == "tf32":

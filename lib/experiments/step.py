@@ -23,15 +23,16 @@ class Step(Case):
 
     experiment: ClassVar[str] = "step"
     checkpoint: ClassVar[int] = 0  # layers in a group of which only the input is kept; 0: no checkpointing
-    size: str = one_of(model.SIZES)
-    context_length: int = field(metadata={"least": 2})  # a single token gives the queries no gradient to check
-    batch_size: int
-    precision: str = one_of(precision.NAMES)
-    compiled: bool
-    attention: str = one_of(attention.VARIANTS)
-    optimizer: str = one_of(adam.VARIANTS)
-    mode: str = one_of(MODES)
-    device: str
+    size: str = one_of(model.SIZES, "tiny")
+    # a single token gives the queries no gradient to check
+    context_length: int = field(default=128, metadata={"least": 2})
+    batch_size: int = 4
+    precision: str = one_of(precision.NAMES, "fp32")
+    compiled: bool = False
+    attention: str = one_of(attention.VARIANTS, "naive")
+    optimizer: str = one_of(adam.VARIANTS, "single_tensor")
+    mode: str = one_of(MODES, "train_step")
+    device: str = "auto"
 
     @property
     def config(self) -> model.Config:

@@ -19,7 +19,7 @@ class Warmup(Step):
 
     experiment: ClassVar[str] = "warmup"
     probed_before: ClassVar[bool] = False  # the probe would warm up the process
-    first_steps: int = field(metadata={"least": 5 + SAMPLES, "most": 1000})
+    first_steps: int = field(default=30, metadata={"least": 5 + SAMPLES, "most": 1000})
 
     def measure(self, record: Recording, seconds: float) -> None:
         """Time the first iterations, then check what the first one gave.

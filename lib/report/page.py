@@ -144,8 +144,12 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
                     cells[-1].metadata = NotebookNode(heading=heading[2].strip(), level=len(heading[1]))
         if cell.cell_type == "code" and not is_untold:
             code.append(cell.source)
+        shown = cell.get("outputs", [])
+        if "measure" in cell.metadata.get("tags", []):
+            # its records are for those who run the notebook
+            shown = [output for output in shown if output.output_type != "execute_result"]
         outputs = []
-        for output in itertools.chain.from_iterable(map(_outputs, cell.get("outputs", []))):
+        for output in itertools.chain.from_iterable(map(_outputs, shown)):
             # the same line about what is missing is enough once
             if output not in lines:
                 outputs.append(output)

@@ -6,7 +6,7 @@ Every sentence, figure and table of a chapter reads from it. What has no data is
 import numpy as np
 import pandas as pd
 
-from lib import notebooks
+from lib.catalog import CATALOG
 from lib.records import COLUMNS, STATUSES
 from lib.report import bounds, pairs, tidy
 from lib.stats import estimates, intervals
@@ -53,7 +53,7 @@ def fields(records: pd.DataFrame) -> list[str]:
     if records.empty:
         # without records there are no metrics beside the fields
         return [name for name in records.columns if name not in COLUMNS]
-    return [name for name in notebooks.fields(records["experiment"].iloc[0]) if name in records]
+    return [name for name in CATALOG[records["experiment"].iloc[0]].fields if name in records]
 
 
 def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:

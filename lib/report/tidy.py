@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from lib import notebooks
+from lib import catalog
 from lib.records import STATUSES, NotMeasured
 from lib.stats import intervals, steady_state
 from lib.stats.intervals import Interval
@@ -19,7 +19,7 @@ def fields(frame: pd.DataFrame) -> list[str]:
     """List the fields of a case of a frame's experiment that are among its columns."""
     if frame.empty:
         raise NotMeasured("this experiment, on this machine")
-    return [name for name in notebooks.fields(frame["experiment"].iloc[0]) if name in frame]
+    return [name for name in catalog.CATALOG[frame["experiment"].iloc[0]].fields if name in frame]
 
 
 def told(frame: pd.DataFrame, how: str = NotMeasured.HOW) -> pd.DataFrame:

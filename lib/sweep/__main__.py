@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from lib import notebooks, records, validate
 from lib.instruments import device
-from lib.sweep import plan, progress, run, shard, supervise, sweep_file
+from lib.sweep import kernel, plan, progress, shard, supervise, sweep_file
 from lib.sweep.ledger import Ledger
 from lib.sweep.plan import Plan
 from lib.sweep.progress import Progress
@@ -59,7 +59,7 @@ def sweep(options: argparse.Namespace) -> int:
     received = _received_signals()
     with shard.held(own_shard):
         # what a killed supervisor has left
-        run.clear(own_shard.scratch())
+        kernel.clear(own_shard.scratch())
         # nodes of a cluster may yet come
         slots = max(1, sum(max(1, len(box.parts)) for box in boxes()))
         # read under the lock: until then another sweep may make these records
@@ -73,7 +73,7 @@ def sweep(options: argparse.Namespace) -> int:
                 shown.ends_first()
             supervisor.run(planned.jobs)
         finally:
-            run.clear(own_shard.scratch())
+            kernel.clear(own_shard.scratch())
             shown.close("stopped" if received else "ended")
     return _end(planned, ledger, supervisor.troubles, received)
 

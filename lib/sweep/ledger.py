@@ -55,6 +55,8 @@ class Ledger:
             warnings.warn(f"{file.name}: damaged, so measured again: {error}", stacklevel=2)
             return "left"
         self.seconds[entry.label] = record["seconds"]
+        if not records.is_final(record):
+            return "left"
         if self._is_wanted_again(job, record):
             return "left"
         return record["status"]

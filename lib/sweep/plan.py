@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lib import catalog, records
+from lib.experiments import cases
 from lib.instruments import environment, processor
 from lib.instruments.device import on
 from lib.sweep.shard import Shard
@@ -21,10 +22,11 @@ from lib.sweep.sweep_file import Block
 
 @dataclass(frozen=True)
 class Entry:
-    """Hold a case to measure about `seconds`, within `timeout` seconds."""
+    """Hold a case of the grid of `axes`, to measure about `seconds`, within `timeout` seconds."""
 
     label: str
     case: dict
+    axes: dict
     seconds: float
     timeout: float
 
@@ -33,8 +35,9 @@ class Entry:
 class Job:
     """Hold the cases of an experiment that one kernel measures in a round, in order.
 
-    If it must end early, further kernels go on. A job is plain values, which can be sent to another machine. A job that
-    is `alone` needs the whole machine."""
+    Those with the same axes follow one another: one execution of the notebook measures them. If the kernel must end
+    early, further ones go on. A job is plain values, which can be sent to another machine. A job that is `alone` needs
+    the whole machine."""
 
     experiment: str
     round: int
@@ -64,47 +67,52 @@ def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
 
     With several slots, each of these kernels is split into one a slot, unless its cases need the whole machine."""
     plan = Plan()
-    entries_of_kernel = {}
+    executions_of_kernel = {}
     smallest = {}
-    numbers = itertools.count(1)
+    # dealt like cards, so that each shard has some of every experiment, and all rounds of a case
+    deal = itertools.cycle(range(1, shard.count + 1))
     for block in blocks:
         options = block.options
-        entries = []
-        for case in block.cases:
-            # dealt like cards, so that each shard has some of every experiment, and all rounds of a case
-            if next(numbers) % shard.count != shard.number % shard.count:
+        for axes in block.split():
+            grid = cases.grid(block.experiment, **axes)
+            entries = {}
+            for case in grid:
+                if next(deal) != shard.number:
+                    continue
+                label = label_of(block.experiment, asdict(case))
+                reason = _missing(options.needs, case)
+                if reason:
+                    plan.left_out[label] = reason
+                else:
+                    entries[case] = Entry(label, asdict(case), axes, options.seconds, options.timeout)
+            if not entries:
                 continue
-            label = label_of(block.experiment, asdict(case))
-            reason = _missing(options.needs, case)
-            if reason:
-                plan.left_out[label] = reason
-                continue
-            entry = Entry(label, asdict(case), options.seconds, options.timeout)
-            entries.append(entry)
-            fresh = str({axis: getattr(case, axis) for axis in options.fresh})
+            fresh = str([axes[axis] for axis in options.fresh])
             for round in range(1, options.rounds + 1):
-                kernel = (options.tier, round, block.experiment, case.device, fresh)
-                entries_of_kernel.setdefault(kernel, []).append(entry)
-        if entries:
+                kernel = (options.tier, round, block.experiment, grid[0].device, fresh)
+                ordered = [entries[case] for case in cases.order(grid, round) if case in entries]
+                executions_of_kernel.setdefault(kernel, []).append(ordered)
             # of the experiment's first block, since names such as sizes cannot be compared
-            smallest.setdefault(block.experiment, min(entries, key=_size))
+            smallest.setdefault(block.experiment, min(entries.values(), key=_size))
     # sorting keeps the order of what is equal here, which is that of the file
-    for kernel in sorted(entries_of_kernel, key=lambda kernel: kernel[:2]):
+    for kernel in sorted(executions_of_kernel, key=lambda kernel: kernel[:2]):
         _, round, experiment, device, _ = kernel
-        plan.jobs += _jobs(experiment, round, device, entries_of_kernel[kernel], slots)
+        plan.jobs += _jobs(experiment, round, device, executions_of_kernel[kernel], slots)
     for experiment, entry in smallest.items():
-        plan.first += _jobs(experiment, 1, entry.case["device"], [entry], 1)
+        plan.first += _jobs(experiment, 1, entry.case["device"], [[entry]], 1)
     return plan
 
 
-def _jobs(experiment: str, round: int, device: str, entries: list[Entry], slots: int) -> list[Job]:
-    """Return the jobs of a kernel's cases: one a slot, or one for the whole machine."""
+def _jobs(experiment: str, round: int, device: str, executions: Sequence[Sequence[Entry]], slots: int) -> list[Job]:
+    """Return the jobs of a kernel's executions: one a slot, or one for the whole machine."""
     alone = device != "cuda" or catalog.CATALOG[experiment].alone
     if alone:
         slots = 1
+    executions = list(executions)
     if round > 1:
-        # the first round is in the order of the file, which shall not decide in all rounds what comes first
-        random.Random(f"{experiment} {round}").shuffle(entries)
+        # for the reason of `cases.order`
+        random.Random(f"{experiment} {round}").shuffle(executions)
+    entries = list(itertools.chain(*executions))
     jobs = []
     for number in range(min(slots, len(entries))):
         part = tuple(entries[number::slots])

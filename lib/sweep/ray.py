@@ -18,9 +18,10 @@ import psutil
 
 from lib import execution, records
 from lib.instruments import environment
-from lib.sweep import run
+from lib.sweep import kernel, run
+from lib.sweep.kernel import Place
 from lib.sweep.plan import Job
-from lib.sweep.run import Message, Place
+from lib.sweep.run import Message
 from lib.sweep.supervise import Box
 
 # set before Ray is imported: send no usage statistics, and start no cluster when one is lost
@@ -132,4 +133,4 @@ def measured_here(job: Job, code_digest: str, deadline: float, slots: int) -> It
     try:
         yield from run.measured(job, deadline, Place(scratch, slots))
     finally:
-        run.clear(scratch)
+        kernel.clear(scratch)

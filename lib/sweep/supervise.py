@@ -15,9 +15,10 @@ from pathlib import Path
 
 from lib import records
 from lib.sweep import run
+from lib.sweep.kernel import Place
 from lib.sweep.plan import Job
 from lib.sweep.progress import Progress
-from lib.sweep.run import Message, Place
+from lib.sweep.run import Message
 
 LOOK_S = 0.5  # between looks for a signal to stop or another box
 LOSSES = 3  # of workers with the same case in hand, which then counts as crashed

@@ -1,6 +1,7 @@
 """Read a sweep file into blocks of cases; refuse a bad one in one line before any process starts."""
 
 import dataclasses
+import itertools
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from lib import notebooks, records, validate
+from lib.catalog import CATALOG
 from lib.experiments import cases
 
 LARGEST_FILE = 32_768  # bytes: several times the longest sweep here
@@ -40,11 +42,22 @@ OPTIONS = [option.name for option in dataclasses.fields(Options)]
 
 
 class Block(NamedTuple):
-    """Hold a block's cases, in the order of `cases.grid`, and its options."""
+    """Hold a block's axes, all of the experiment's, and its options."""
 
     experiment: str
-    cases: list  # instances of the experiment's class
+    axes: dict
     options: Options
+
+    @property
+    def cases(self) -> list:
+        """Return the cases, instances of the experiment's class, in the order of `cases.grid`."""
+        return cases.grid(self.experiment, **self.axes)
+
+    def split(self) -> list[dict]:
+        """Return the axes of each execution: a value of a `fresh` axis has one of its own, as has a device."""
+        names = list(dict.fromkeys([*self.options.fresh, "device"]))
+        points = itertools.product(*[cases.as_list(self.axes[name]) for name in names])
+        return [self.axes | dict(zip(names, point, strict=True)) for point in points]
 
 
 def load(name: str, rounds: int | None = None) -> list[Block]:
@@ -82,7 +95,7 @@ def _blocks(content: object, rounds: int | None) -> list[Block]:
     blocks = []
     for experiment, given_blocks in content.items():
         # the options are taken out, but a mistyped name may be meant as one
-        validate.choice("experiment", experiment, [*notebooks.experiments(), *OPTIONS])
+        validate.choice("experiment", experiment, [*CATALOG, *OPTIONS])
         if not isinstance(given_blocks, list):
             given_blocks = [given_blocks]
         if not given_blocks:
@@ -106,7 +119,7 @@ def _block(experiment: str, content: object, options: Options, rounds: int | Non
     if not isinstance(content, dict | None):
         raise ValueError(f"{experiment}: got {validate.shown(content)}, expected a mapping of axes to values")
     axes = dict(content or {})
-    fields = notebooks.fields(experiment)
+    fields = records.fields(experiment)
     for name in axes:
         validate.choice(experiment, name, [*fields, *OPTIONS])
     own_options = {name: axes.pop(name) for name in OPTIONS if name in axes}
@@ -117,9 +130,8 @@ def _block(experiment: str, content: object, options: Options, rounds: int | Non
             options = dataclasses.replace(options, rounds=rounds)
         for axis in options.fresh:
             validate.choice("fresh", axis, fields)
-        grid = cases.grid(experiment, **axes)
+        # refuses an impossible case
+        cases.grid(experiment, **axes)
     except ValueError as error:
         raise ValueError(f"{experiment}.{error}") from None
-    if not grid:
-        raise ValueError(f"{experiment}: got an axis without a value, expected at least one")
-    return Block(experiment, grid, options)
+    return Block(experiment, cases.all_axes(experiment, axes), options)

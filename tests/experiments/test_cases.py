@@ -7,6 +7,7 @@ import torch
 
 from lib import timing
 from lib.catalog import CATALOG
+from lib.experiments import cases
 from plain import one
 
 
@@ -27,6 +28,12 @@ def test_a_field_refuses_what_it_cannot_be_and_says_what_it_can(experiment):
     for field in fields(case):
         with pytest.raises(ValueError, match=f"^{field.name}: got "):
             replace(case, **{field.name: {str: "unheard of", int: -1, float: -1.0, bool: 1}[field.type]})
+
+
+@pytest.mark.parametrize("experiment", CATALOG)
+def test_every_field_has_a_default_and_the_catalogue_names_it(experiment):
+    case = cases.case_class(experiment)()
+    assert tuple(field.name for field in fields(case)) == CATALOG[experiment].fields
 
 
 def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():

@@ -1,10 +1,10 @@
 """Measuring gives a record whatever happens: right results with times, or the reason."""
 
-import json
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,9 +12,11 @@ from lib import records
 from lib.experiments import cases, measure
 from lib.experiments.adam import Adam
 from lib.experiments.case import Recording, Work, errors
+from lib.validate import BadInput
 
 FUSED = Adam("fused", "equal", 2, 64, True, False, "cpu")
 AXES = {"variant": ["single_tensor", "fused"], "shapes": "equal", "num_params": 2, "param_size": 64, "device": "cpu"}
+NAMES = AXES | {"seconds": 0.02, "round": 0, "machine": ""}
 
 
 @dataclass(frozen=True)
@@ -46,44 +48,116 @@ def test_a_record_has_times_memory_errors_pairs_and_probes(own_results):
 
 
 def test_by_hand_the_grid_is_measured_and_the_records_returned(own_results, no_probe, capsys):
-    frame = measure.run("adam", AXES | {"amsgrad": True, "cold": False}, 0.02)
+    # as a notebook has them, among other names; what it does not name has the case's default
+    frame = measure.run("adam", NAMES | {"np": np, "In": [""], "_variant": 1, "total": "none"})
     assert frame["variant"].tolist() == ["single_tensor", "fused"]
+    assert frame["amsgrad"].tolist() == [True, True]
     assert set(frame["round"]) == {0}
     assert "2 of 2 cases are measured" in capsys.readouterr().out
-    assert records.machines() == []  # what is measured by hand is in no report
+    # what is measured by hand is in no report, and is kept
+    assert records.machines() == []
+    assert records.load("adam", by_hand=True)["variant"].tolist() == ["fused", "single_tensor"]
 
 
 def test_an_interrupt_keeps_what_is_done(own_results, no_probe, monkeypatch):
     first = measure.measure(replace(FUSED, variant="single_tensor"), 0, 0.02)
     monkeypatch.setattr(measure, "measure", Mock(side_effect=[first, KeyboardInterrupt]))
-    frame = measure.run("adam", AXES | {"amsgrad": True, "cold": False}, 0.02)
-    assert frame["variant"].tolist() == ["single_tensor"]
+    assert measure.run("adam", NAMES)["variant"].tolist() == ["single_tensor"]
 
 
 def test_with_a_machine_nothing_is_measured(save_record, monkeypatch):
     save_record("adam", asdict(FUSED), total_ms=[1.0])
     monkeypatch.setattr(measure, "measure", lambda *_: pytest.fail("measured"))
-    assert measure.run("adam", {}, 0.02, machine="test-1c")["total_ms"].tolist() == [[1.0]]
-    with pytest.raises(ValueError, match="machine: got 'nobody'"):
-        measure.run("adam", {}, 0.02, machine="nobody")
+    assert measure.run("adam", {"machine": "test-1c"})["total_ms"].tolist() == [[1.0]]
+    assert measure.run("adam", {"machine": ("test-1c",)})["total_ms"].tolist() == [[1.0]]
+    with pytest.raises(BadInput, match="machine: got 'nobody'"):
+        measure.run("adam", {"machine": "nobody"})
 
 
-def test_a_plan_says_which_cases_and_notes_how_far_it_is(own_results, no_probe, monkeypatch, tmp_path):
-    plan = {"cases": [{"case": asdict(FUSED), "seconds": 0.01}], "round": 3, "slots": 1, "deadline": float("inf")}
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps(plan))
-    monkeypatch.setenv("SWEEP_PLAN", str(file))
-    frame = measure.run("adam", {}, 1.0)
-    assert frame["round"].tolist() == [3]
-    assert records.load("adam")["variant"].tolist() == ["fused"]
-    assert json.loads((tmp_path / "note.json").read_text()) == {"begun": 1, "saved": 1}
-    file.write_text(json.dumps(plan | {"deadline": 1.0}))
-    assert measure.run("adam", {}, 1.0).empty
-    # what found no memory in a used process is left to a new one
-    file.write_text(json.dumps(plan | {"cases": plan["cases"] * 2}))
-    monkeypatch.setattr(measure, "measure", lambda *_: {"status": "oom", "metrics": {"fresh": False}})
-    assert measure.run("adam", {}, 1.0).empty
-    assert json.loads((tmp_path / "note.json").read_text()) == {"begun": 0, "saved": 0}
+BAD = [
+    ({"varient": "fused"}, r"parameter: got 'varient', expected one of variant, .*\(nearest: variant\)"),
+    ({"variant": "fuse"}, r"variant: got 'fuse', expected one of .*\(nearest: fused\)"),
+    ({"num_params": "12"}, r"num_params: got '12' \(str\), expected int"),
+    ({"num_params": []}, r"num_params: got \[\], expected at least one value"),
+    ({"round": 1.5}, "round: got 1.5, expected 0 by hand"),
+    ({"round": True}, "round: got True, expected 0 by hand"),
+    ({"seconds": -1}, "seconds: got -1, expected a number"),
+    ({"seconds": 0}, "seconds: got 0, expected a number"),
+    ({"seconds": float("nan")}, "seconds: got nan, expected a number"),
+    ({"machine": 3}, "machine: got 3, expected a name"),
+    ({"skip": ["nobody"]}, "skip: got 'nobody', expected one of"),
+    ({"skip": ["single_tensor-equal-2-64-amsgrad-cpu", "fused-equal-2-64-amsgrad-cpu"]}, "skip: got all 2 cases"),
+]
+
+
+@pytest.mark.parametrize(("names", "line"), BAD)
+def test_a_bad_parameter_is_one_line_and_nothing_is_measured(own_results, monkeypatch, names, line):
+    monkeypatch.setattr(measure, "measure", lambda *_: pytest.fail("measured"))
+    with pytest.raises(BadInput, match=line) as refused:
+        measure.run("adam", NAMES | names)
+    assert refused.value._render_traceback_() == [str(refused.value)]
+    assert "\n" not in str(refused.value)
+
+
+def test_where_nothing_can_be_measured_by_hand_it_says_why_in_one_line(own_results):
+    with pytest.raises(BadInput, match=r"nothing can be measured here: naive-.* is left out: .*CUDA"):
+        measure.run("attention", {"precision": "tf32", "device": "cpu"})
+
+
+@pytest.mark.parametrize("values", [(2, 3), range(2, 4), np.array([2, 3]), [np.int64(2), np.int32(3)]])
+def test_a_tuple_a_range_and_what_is_numpys_are_lists_and_numbers(own_results, monkeypatch, values):
+    asked = []
+    monkeypatch.setattr(measure, "measure", lambda case, *_, **__: asked.append(case))
+    monkeypatch.setattr(records, "save", lambda record: None)
+    monkeypatch.setattr(records, "frame", lambda *_: None)
+    measure.run("adam", NAMES | {"variant": "fused", "num_params": values, "round": np.int64(2)})
+    assert asked == cases.order([replace(FUSED, num_params=2), replace(FUSED, num_params=3)], 2)
+
+
+@pytest.fixture
+def in_sweep(monkeypatch):
+    """Be the process of a sweep's kernel, of two that divide the machine."""
+    monkeypatch.setenv("KERNEL", "/tmp/kernel")
+    monkeypatch.setenv("SLOTS", "2")
+
+
+def test_a_sweep_measures_its_grid_less_skip_in_the_rounds_order(own_results, no_probe, in_sweep):
+    names = NAMES | {"num_params": [1, 2, 3], "skip": ["fused-equal-2-64-amsgrad-cpu"], "round": 3}
+    # what a reader has saved in the notebook
+    frame = measure.run("adam", names | {"machine": "nobody", "varient": "fused"})
+    wanted = cases.order(cases.grid("adam", **AXES | {"num_params": [1, 2, 3]}), 3)
+    wanted.remove(FUSED)
+    assert frame["round"].tolist() == [3] * 5
+    assert list(zip(frame["variant"], frame["num_params"], strict=True)) == [
+        (case.variant, case.num_params) for case in wanted
+    ]
+    assert len(records.load("adam")) == 5
+
+
+ENDS = {
+    "oom": ({"reason": "a test", "fresh": False}, "cpu"),
+    "failed": ({"reason": "a test"}, "cuda"),
+}
+
+
+@pytest.mark.parametrize("status", ENDS)
+def test_a_sweep_leaves_the_rest_to_a_new_process_after_what_may_have_spoiled_this_one(
+    own_results, in_sweep, monkeypatch, status
+):
+    metrics, device = ENDS[status]
+    around = {"machine": "test-1c", "hardware": "a test"}
+    case = asdict(FUSED) | {"device": device}
+    record = records.create("adam", case, 1, status, metrics, around)
+    monkeypatch.setattr(measure, "measure", lambda *_: record)
+    frame = measure.run("adam", NAMES | {"round": 1})
+    assert frame["status"].tolist() == [status]
+    assert records.is_final(record) == (status == "failed")
+
+
+def test_an_interrupt_of_a_sweep_keeps_what_is_done(own_results, in_sweep, no_probe, monkeypatch):
+    first = measure.measure(replace(FUSED, variant="single_tensor"), 1, 0.02)
+    monkeypatch.setattr(measure, "measure", Mock(side_effect=[first, KeyboardInterrupt]))
+    assert measure.run("adam", NAMES | {"round": 1})["variant"].tolist() == ["single_tensor"]
 
 
 @pytest.mark.parametrize("part", ["case", "reference"])
@@ -105,13 +179,12 @@ def test_a_case_that_fits_and_one_that_does_not_have_the_same_statuses_in_both_o
 
 
 def test_an_error_is_a_reason_in_a_sweep_and_an_error_by_hand(own_results, no_probe, monkeypatch):
-    def wrong(self, record, seconds):
-        raise OSError("cannot open /home/somebody/secret.txt")
-
-    monkeypatch.setattr(Adam, "measure", wrong)
-    record = measure.measure(FUSED, 1, 0.01)
-    assert record["status"] == "failed"
-    assert record["metrics"] == {"reason": "OSError: cannot open secret.txt"}
+    errors = Mock(side_effect=[OSError("cannot open /home/somebody/secret.txt"), SystemExit(0), OSError("cannot open")])
+    monkeypatch.setattr(Adam, "measure", errors)
+    for reason in ("OSError: cannot open secret.txt", "SystemExit: 0"):
+        record = measure.measure(FUSED, 1, 0.01)
+        assert record["status"] == "failed"
+        assert record["metrics"] == {"reason": reason}
     monkeypatch.setattr(measure, "_measured_cases", 0)
     with pytest.raises(OSError, match="cannot open"):
         measure.measure(FUSED, 0, 0.01, raises=True)
@@ -139,6 +212,14 @@ def test_pairs_that_do_not_fit_leave_the_cases_own_times(own_results, no_probe, 
     assert record["status"] == "ok"
     assert record["metrics"]["pairs_ran_out"] is True
     assert "paired_ms" not in record["metrics"]
+
+
+def test_later_rounds_shuffle_a_grid_always_in_the_same_way():
+    grid = cases.grid("adam", num_params=list(range(1, 30)))
+    assert cases.order(grid, 0) == cases.order(grid, 1) == grid
+    orders = {tuple(cases.order(grid, round)) for round in (2, 3, 2)}
+    assert len(orders) == 2
+    assert {frozenset(order) for order in orders} == {frozenset(grid)}
 
 
 def test_grids_sweep_lists_and_take_defaults_for_the_rest():

@@ -1,7 +1,7 @@
 """A cheap experiment, whose cases behave as they say, and sweeps of it as processes of their own.
 
 `python tests/support/cheap.py NAME [options]` is `python -m lib.sweep NAME [options]` with the notebooks of the folder
-$CHEAP. Its kernels load no torch: they follow the plan as `lib.experiments.measure` does, and keep a journal.
+$CHEAP. Its kernels load no torch: they do as `lib.experiments.measure` does, and keep a journal.
 """
 
 import contextlib
@@ -20,7 +20,11 @@ from typing import ClassVar
 
 import psutil
 
+from lib.catalog import Experiment
+
+ENTRY = Experiment(title="Cheap", fields=("number", "behaviour", "pause_ms", "device"))
 ROOT = Path(__file__).resolve().parents[2]
+earlier_cases = 0  # that this process has measured
 CODE = "c0de" * 4  # stands for the digest of the code that measures, which may change while tests run
 
 
@@ -29,10 +33,10 @@ class Cheap:
     """Case `number`, which takes `pause_ms` and then does what its `behaviour` says."""
 
     experiment: ClassVar[str] = "cheap"
-    number: int
-    behaviour: str
-    pause_ms: int
-    device: str
+    number: int = 1
+    behaviour: str = "ok"
+    pause_ms: int = 1
+    device: str = "cpu"
 
     def __post_init__(self):
         from lib import validate
@@ -55,45 +59,56 @@ def children():
 BEHAVIOURS = {
     "ok": lambda: None,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "exit": lambda: sys.exit(0),
     "sleep": lambda: time.sleep(1000),
     "children": children,
 }
 
 
-def run(seconds, round):
-    """Follow the plan: note the case in hand, measure it, save its record."""
+def run(names):
+    """Measure the grid of the notebook's names, as `lib.experiments.measure` does in a sweep."""
     from lib import records
 
-    records.digest = lambda experiment: CODE
-    plan_file = Path(os.environ["SWEEP_PLAN"])
-    plan = json.loads(plan_file.read_text())
-    for index, entry in enumerate(plan["cases"]):
-        if time.time() > plan["deadline"]:
-            return
-        began = time.time()
-        records.write(plan_file.with_name("note.json"), json.dumps({"begun": index + 1, "saved": index}))
-        case = entry["case"]
-        note(case["number"], plan["round"], share=plan["slots"], seconds=entry["seconds"])
-        time.sleep(case["pause_ms"] / 1000)
-        status, metrics = "ok", {"total_ms": [1.0]}
-        if case["behaviour"] == "oom":
-            status, metrics = "oom", {"fresh": index == 0, "limit_bytes": 2**60}
-        elif case["behaviour"] == "failed":
-            status, metrics = "failed", {"reason": "KeyError: a bug"}
-        elif case["behaviour"] == "once" and len(journal(Path(os.environ["CHEAP"]), case["number"])) < 2:
-            BEHAVIOURS["kill"]()
-        elif case["behaviour"] in BEHAVIOURS:
-            BEHAVIOURS[case["behaviour"]]()
-        environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
-        taken = time.time() - began
-        saved = index
-        if metrics.get("fresh", True):
-            records.save(records.create("cheap", case, plan["round"], status, metrics, environment, seconds=taken))
-            saved += 1
-        records.write(plan_file.with_name("note.json"), json.dumps({"begun": saved, "saved": saved}))
-        if saved == index:
-            return
+    settle_names()
+    from lib.experiments import cases
+
+    round = names["round"]
+    measured = []
+    grid = cases.grid("cheap", **{name: names[name] for name in records.fields("cheap")})
+    with contextlib.suppress(KeyboardInterrupt):
+        for case in cases.order(grid, round):
+            if records.name(vars(case)) in names["skip"]:
+                continue
+            record = measure(case, round, names["seconds"])
+            records.save(record)
+            measured.append(record)
+            if records.ends_process(record):
+                break
+    return records.frame("cheap", measured)
+
+
+def measure(case, round, seconds):
+    """Note a case in the journal, do what it says, and return its record."""
+    global earlier_cases
+    from lib import records
+
+    began = time.time()
+    started = records.now()
+    note(case.number, round, share=int(os.environ["SLOTS"]), seconds=seconds)
+    time.sleep(case.pause_ms / 1000)
+    status, metrics = "ok", {"total_ms": [1.0]}
+    if case.behaviour == "oom":
+        status, metrics = "oom", {"fresh": earlier_cases == 0, "limit_bytes": 2**60}
+    elif case.behaviour == "failed":
+        status, metrics = "failed", {"reason": "KeyError: a bug"}
+    elif case.behaviour == "once" and len(journal(Path(os.environ["CHEAP"]), case.number)) < 2:
+        BEHAVIOURS["kill"]()
+    elif case.behaviour in BEHAVIOURS:
+        BEHAVIOURS[case.behaviour]()
+    earlier_cases += 1
+    environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
+    return records.create(
+        "cheap", vars(case), round, status, metrics, environment, started, seconds=time.time() - began
+    )
 
 
 def note(number, round, **facts):
@@ -114,21 +129,31 @@ def journal(folder, number=None):
     return [entry for entry in entries if number in (None, entry["number"])]
 
 
-PARAMETERS = 'number = [1]\nbehaviour = "ok"\npause_ms = 1\ndevice = "cpu"\nseconds = 0.1\nround = 0\nmachine = ""'
-MEASURE = "import cheap\nrecords = cheap.run(seconds, round)"
+# what a reader has saved: a sweep passes every axis, so that none of it matters
+PARAMETERS = (
+    'number = [99 for _ in "ab"]\nbehaviour: str = "kill"\nanother = 1\nseconds = 9.0\nround = 0\nmachine = "x"'
+)
+MEASURE = "import cheap\nrecords = cheap.run(vars())\nrecords"
+
+
+def settle_names():
+    """Put the experiment in the place of the project's."""
+    from lib import catalog, records
+
+    records.digest = lambda experiment: CODE
+    catalog.CATALOG.clear()
+    catalog.CATALOG["cheap"] = ENTRY
+    sys.modules["lib.experiments.cheap"] = sys.modules["cheap"]
 
 
 def settle(folder):
     """Put the experiment and its notebook in the place of the project's."""
-    from lib import catalog, notebooks, records
+    settle_names()
+    from lib import notebooks
+    from lib.instruments import environment
 
-    records.digest = lambda experiment: CODE
     notebooks.NOTEBOOKS = folder
     notebooks.SWEEPS = folder / "sweeps"
-    catalog.CATALOG.clear()
-    catalog.CATALOG["cheap"] = catalog.Experiment(title="Cheap")
-    sys.modules["lib.experiments.cheap"] = sys.modules["cheap"]
-    from lib.instruments import environment
 
     os.environ["CHEAP_ENVIRONMENT"] = json.dumps(environment.describe("cpu"))
 

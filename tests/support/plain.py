@@ -1,6 +1,6 @@
 """Makes one plain and tiny case of each experiment, to be changed field by field, and measures a case."""
 
-from lib import notebooks
+from lib.catalog import CATALOG
 from lib.experiments import cases
 from lib.experiments.case import Recording
 
@@ -13,13 +13,9 @@ OWN = {"adam": {"variant": "fused"}, "ceilings": {"operation": "copy"}, "attenti
 
 
 def one(experiment, **changed):
-    """Return the case that the notebook's defaults begin with, made tiny, with these fields changed."""
-    first = {}
-    for name in notebooks.fields(experiment):
-        default = notebooks.parameters(experiment)[name]
-        first[name] = default[0] if isinstance(default, list) else default
-    tiny = {name: value for name, value in TINY.items() if name in first}
-    (case,) = cases.grid(experiment, **first | tiny | OWN.get(experiment, {}) | changed)
+    """Return an experiment's default case, made tiny, with these fields changed."""
+    tiny = {name: value for name, value in TINY.items() if name in CATALOG[experiment].fields}
+    (case,) = cases.grid(experiment, **tiny | OWN.get(experiment, {}) | changed)
     return case
 
 

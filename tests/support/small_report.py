@@ -11,6 +11,10 @@ from lib import notebooks, paths, records
 from lib.report import page
 
 MACHINE = "plain-2c"
+ADAM = {
+    "variant": "fused", "shapes": "equal", "num_params": 8, "param_size": 16, "amsgrad": True, "cold": False,
+    "device": "cpu",
+}  # fmt: skip
 HARDWARE = "Plain Processor, 2 cores"
 
 SETUP = """
@@ -139,9 +143,7 @@ def at(folder):
         patch.setattr(paths, "REFERENCE", folder / "reference")
         patch.setattr(records, "REFERENCE", folder / "reference")
         patch.setattr(page, "CATALOG", ["adam"])
-        notebooks.parameters.cache_clear()
         yield
-    notebooks.parameters.cache_clear()
 
 
 def write_notebook(file: Path, cells: list[tuple]) -> None:
@@ -159,6 +161,4 @@ def record(round: int, probe: float) -> dict:
     """Return a record of the made-up machine; the noise probe took `probe` milliseconds."""
     environment = {"machine": MACHINE, "hardware": HARDWARE, "torch": "2.13.0", "memory_mib": 24_105, "commit": "0123"}
     metrics = {"total_ms": [2.0, 2.1, 2.0], "noise_probe_ms": [probe] * 8}
-    return records.create(
-        "adam", {"variant": "fused"}, round, "ok", metrics, environment, started="2026-11-24T10:00:00+00:00"
-    )
+    return records.create("adam", ADAM, round, "ok", metrics, environment, started="2026-11-24T10:00:00+00:00")

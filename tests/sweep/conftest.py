@@ -14,14 +14,12 @@ from lib.instruments import environment
 def here(cheap_sweep, monkeypatch):
     """Put the cheap experiment in the place of the project's, in this process; returns its sweep."""
     sweep = cheap_sweep("cheap:")
-    notebooks.experiments.cache_clear()
     monkeypatch.setattr(notebooks, "NOTEBOOKS", sweep.folder)
     monkeypatch.setattr(notebooks, "SWEEPS", sweep.folder / "sweeps")
-    monkeypatch.setitem(catalog.CATALOG, "cheap", catalog.Experiment(title="Cheap"))
+    monkeypatch.setitem(catalog.CATALOG, "cheap", cheap.ENTRY)
     monkeypatch.setitem(sys.modules, "lib.experiments.cheap", cheap)
     monkeypatch.setattr(records, "digest", lambda experiment: cheap.CODE)
     for name, value in sweep.variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CHEAP_ENVIRONMENT", json.dumps(environment.describe("cpu")))
-    yield sweep
-    notebooks.experiments.cache_clear()
+    return sweep

@@ -1,9 +1,11 @@
 """Sweeps from the command line: what they measure, what they print, and their exit codes."""
 
+import re
 import subprocess
 import sys
 from signal import SIG_DFL, SIGINT, SIGTERM, signal
 
+import nbformat
 import pytest
 
 import cheap
@@ -18,7 +20,7 @@ cheap:
   - {number: [1, 2, 3]}
   - {number: 4, behaviour: kill}
   - {number: 5, behaviour: oom}
-  - {number: 6, behaviour: exit}
+  - {number: 6, behaviour: kill, pause_ms: 300}
   - {number: 7, behaviour: failed}
   - {number: 8, behaviour: children, timeout: 2}
   - {number: 9, behaviour: once}
@@ -73,10 +75,38 @@ def test_a_notebook_that_cannot_begin_is_told_in_one_line(cheap_sweep):
     sweep = cheap_sweep("rounds: 1\ncheap: {number: [1, 2, 3]}", measure="import no_such_module")
     code, printed = sweep.run()
     assert code == 1
-    reason = "no case could begin: ModuleNotFoundError: No module named 'no_such_module'"
+    reason = "ModuleNotFoundError: No module named 'no_such_module', in cheap.r1."
     assert printed.splitlines()[-1].startswith(f"cheap: NotebookFailed: {reason}")
     assert "0 ok, 3 left" in printed
     assert sweep.statuses() == {}
+
+
+def test_an_executed_notebook_has_its_blocks_parameters_whatever_was_saved_and_shows_its_records(cheap_sweep):
+    sweep = cheap_sweep("rounds: 1\nseconds: 0.25\ncheap: [{number: [1, 2, 3]}, {number: [4, 5], fresh: [number]}]")
+    assert sweep.run()[0] == 0
+    executed = [nbformat.read(file, as_version=4) for file in sorted(sweep.folder.glob("r/runs/*/*.ipynb"))]
+    common = {"behaviour": "ok", "pause_ms": 1, "device": "cpu", "seconds": 0.25, "round": 1}
+    assert [notebook.metadata.papermill.parameters for notebook in executed] == [
+        # the small case that comes first
+        {**common, "number": [1, 2, 3], "skip": ["2-ok-1-cpu", "3-ok-1-cpu"]},
+        {**common, "number": [1, 2, 3], "skip": ["1-ok-1-cpu"]},
+        {**common, "number": 4, "skip": []},
+        {**common, "number": 5, "skip": []},
+    ]
+    tables = [notebook.cells[-1].outputs[-1].data["text/html"] for notebook in executed]
+    # the first column, after that of the rows' own numbers
+    assert [re.findall(r"<th>\d+</th>\s*<td>(\d+)</td>", table) for table in tables] == [
+        ["1"],
+        ["2", "3"],
+        ["4"],
+        ["5"],
+    ]
+
+
+def test_a_cell_that_exits_is_no_success(cheap_sweep):
+    sweep = cheap_sweep("rounds: 1\ncheap: {number: 1}", measure="import sys; sys.exit(0)")
+    code, printed = sweep.run()
+    assert (code, printed.splitlines()[-1][:36]) == (1, "cheap: NotebookFailed: SystemExit: 0")
 
 
 def test_a_budget_ends_between_cases_and_the_same_command_continues(cheap_sweep):
@@ -86,7 +116,10 @@ def test_a_budget_ends_between_cases_and_the_same_command_continues(cheap_sweep)
     assert 1 <= measured < 6
     assert (code, printed.splitlines()[-1]) == (0, f"{measured} ok, {6 - measured} left")
     assert sweep.run()[0] == 0
-    assert [entry["number"] for entry in sweep.begun()] == [1, 2, 3, 4, 5, 6]
+    assert set(sweep.statuses()) == {(number, 1) for number in range(1, 7)}
+    # what had begun when the first sweep saw its budget spent began once more
+    begun = [entry["number"] for entry in sweep.begun()]
+    assert sorted(set(begun)) == sorted(begun)[:6] or begun.count(measured + 1) == 2
 
 
 def test_a_signal_ends_it_within_seconds(cheap_sweep):

@@ -1,10 +1,12 @@
 """A plan orders the work, deals it to shards and slots, and leaves out what cannot run."""
 
+import dataclasses
 import itertools
 import json
 
 import pytest
 
+import cheap
 from lib import catalog
 from lib.instruments.device import Cuda
 from lib.sweep import plan, sweep_file
@@ -61,10 +63,10 @@ def test_shards_have_all_cases_once_and_all_rounds_of_each(here, count):
     [("cuda", False, [[0, 2, 4], [1, 3]]), ("cuda", True, [[0, 1, 2, 3, 4]]), ("cpu", False, [[0, 1, 2, 3, 4]])],
 )
 def test_slots_share_the_cases_unless_the_whole_machine_is_needed(here, monkeypatch, device, alone, parts):
-    monkeypatch.setitem(catalog.CATALOG, "cheap", catalog.Experiment(title="Cheap", alone=alone))
+    monkeypatch.setitem(catalog.CATALOG, "cheap", dataclasses.replace(cheap.ENTRY, alone=alone))
     monkeypatch.setattr(plan.environment, "machine", lambda device: "a-gpu")
-    entries = [plan.Entry("cheap", {"number": number}, 0.1, 1) for number in range(5)]
-    jobs = plan._jobs("cheap", 1, device, entries, 2)
+    entries = [plan.Entry("cheap", {"number": number}, {}, 0.1, 1) for number in range(5)]
+    jobs = plan._jobs("cheap", 1, device, [entries], 2)
     assert [numbers(job) for job in jobs] == parts
     assert {job.alone for job in jobs} == {alone or device == "cpu"}
 

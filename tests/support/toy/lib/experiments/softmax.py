@@ -34,9 +34,9 @@ class Softmax(Case):
     """Softmax of 64 rows of `width` numbers each. Raises ValueError for an unknown or impossible value."""
 
     experiment: ClassVar[str] = "softmax"
-    variant: str = one_of(VARIANTS)
-    width: int
-    device: str
+    variant: str = one_of(VARIANTS, "stepwise")
+    width: int = 256
+    device: str = "auto"
 
     def setup(self) -> Work:
         """Draw the rows from a standard normal."""
