@@ -31,7 +31,8 @@ CHAPTERS = (
 )  # fmt: skip
 QUOTING = ("summary", "questions")  # executed last, with the answers of all others
 # tags of cells whose code, or text, the page does not show: `by-hand` tells those who run the notebook what to change
-UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup", "by-hand"}
+UNTOLD = {"parameters", "injected-parameters", "measure", "notebook-only", "pair", "setup", "by-hand"}
+RUNNERS = {"measure", "notebook-only"}
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
 HEADING = re.compile(r"(#{1,6}) +(.*)")
 HTML_ONLY = {"raw_mimetype": "text/html"}
@@ -145,8 +146,8 @@ def _cells(notebook: NotebookNode) -> list[NotebookNode]:
         if cell.cell_type == "code" and not is_untold:
             code.append(cell.source)
         shown = cell.get("outputs", [])
-        if "measure" in cell.metadata.get("tags", []):
-            # its records are for those who run the notebook
+        if RUNNERS.intersection(cell.metadata.get("tags", [])):
+            # records and working tables are for those who run the notebook
             shown = [output for output in shown if output.output_type != "execute_result"]
         outputs = []
         for output in itertools.chain.from_iterable(map(_outputs, shown)):

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -51,6 +52,17 @@ STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "lib", "xtick.color": QUIET, "xtick.labelcolor": "black",
     "ytick.color": QUIET, "ytick.labelcolor": "black",
 }  # fmt: skip
+
+
+def use_style() -> None:
+    """Let what a notebook draws from here on have the style of the report, whatever the user's own style is."""
+    mpl.rcdefaults()
+    mpl.rcParams.update(STYLE)
+
+
+def palette(names: pd.Series) -> dict[object, str]:
+    """Return the colour of each name, for seaborn's `palette`: the catalogue's, or a free one."""
+    return {name: HUES[hue] for name, hue, _ in _looks(names)}
 
 
 @mpl.rc_context(STYLE)
@@ -184,6 +196,8 @@ def show(figure: Figure, alt: str, key: str = "") -> None:
 
     With a `key`, the notebook `summary` can show it too."""
     answers.figure(svg(figure, alt), key)
+    # else Jupyter would show it a second time, at the end of the cell
+    plt.close(figure)
 
 
 def svg(figure: Figure, alt: str) -> str:

@@ -35,6 +35,14 @@ def ms(row: Row, name: str) -> str:
     return f"{_join(*spans.between(value, low, high))} {unit}"
 
 
+def mib(row: Row, name: str) -> str:
+    """Return the memory `<name>_mib` of a row of the table with its unit: 16.1 MiB; one that is missing is a dash."""
+    value = _cell(row, f"{name}_mib")
+    if math.isnan(value):
+        return MISSING
+    return f"{digits.number(value)} MiB"
+
+
 def times(row: Row, phase: str = "") -> str:
     """Say how a row's speedup is to be understood: 3.3× (3.1 to 3.5) faster than naive.
 

@@ -14,7 +14,7 @@ from lib.stats import estimates, intervals
 # what chapters show of records: these columns are there whatever was measured
 MEASURED = (
     "total_ms", "forward_ms", "backward_ms", "optimizer_ms", "first_iteration_ms", "paired_ms", "baseline_ms",
-    "peak_mib", "saved_mib",
+    "peak_mib", "saved_mib", "out_error", "gradient_error",
 )  # fmt: skip
 FACTS = (
     "tokens", "parameters", "elements", "forward_flops", "backward_flops", "forward_bytes", "backward_bytes",
@@ -38,13 +38,15 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
       phase the same with its name in front: `forward_speedup`. Without pairs the texts are "".
     - `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`, with its ends (see `lib.report.bounds`).
 
-    A column of `MEASURED` or `FACTS` is there, empty, also where no record has it."""
+    `attrs["machine"]` is the first machine, of which a chapter tells. The columns of `MEASURED` and `FACTS` are there,
+    empty, also where no record has them."""
     names = fields(records)
     tables = [_of_machine(rows, names) for _, rows in records.groupby("machine", sort=False)]
     if not tables:
         tables = [_of_machine(records, names)]
     result = pd.concat(tables, ignore_index=True)
-    result.attrs = dict(records.attrs)
+    # of records that were just measured, the machine is that of the first
+    result.attrs["machine"] = records.attrs.get("machine") or next(iter(result["machine"]), "")
     return result
 
 
