@@ -89,5 +89,6 @@ def test_what_changes_a_measurement_makes_records_stale_and_looks_do_not(monkeyp
 
 def test_an_experiment_more_makes_no_record_of_others_stale(monkeypatch):
     today = records.digest("adam")
-    monkeypatch.setitem(CATALOG, "softmax", Experiment(title="Softmaxes", fields=("variant",), variants={"one_call": Variant()}))
+    entry = Experiment(title="Softmaxes", fields=("variant",), variants={"one_call": Variant()})
+    monkeypatch.setitem(CATALOG, "softmax", entry)
     assert records.digest.__wrapped__("adam") == today
