@@ -13,7 +13,7 @@ from lib.experiments.training import Training
 from lib.instruments import memory_limit, peak_memory
 from lib.validate import one_of
 
-# without loss scaling small gradients underflow in fp16
+# without loss scaling gradients underflow in fp16: in `small` they have an error of 0.02, and the logits one of 0.001
 TOLERANCE = precision.TOLERANCE | {"fp16": 1e-1}
 
 
