@@ -62,6 +62,24 @@ def mixed_tokens(
     return for_weights / (1 - share)
 
 
+def most_mixed_ranks(
+    tokens: float, d_ff: int, flops: float, bandwidth: float, overlap: bool = True
+) -> tuple[float, float]:
+    """Return the ranks X of FSDP and Y of tensor parallelism with the most devices X Y that products still bind.
+
+    For B tokens in all and a gated feed-forward block, whose three matrices have 6 B D F / (X Y C) of products.
+    - FSDP gathers 6 D F / Y bytes, of which X - 1 parts of X travel: (X - 1) / a of the products' time, a = B W / C.
+    - Tensor parallelism moves 4 B D / X bytes, Y - 1 parts of Y: (Y - 1) / b of it, b = 3 F W / (2 C).
+    - With `overlap` neither may exceed one: X = 1 + a, Y = 1 + b.
+    - Without, their sum may not, and the product X Y is largest where both take half: X = (a + b + a b) / (2 b) and
+      Y = (a + b + a b) / (2 a)."""
+    a = tokens * bandwidth / flops
+    b = 3 * d_ff * bandwidth / (2 * flops)
+    if overlap:
+        return 1 + a, 1 + b
+    return (a + b + a * b) / (2 * b), (a + b + a * b) / (2 * a)
+
+
 class XXL:
     """Hold the feed-forward blocks of CS336 2025, assignment 2, section 2.4."""
 
