@@ -17,8 +17,8 @@ from lib.cost.flops import Shape
 def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:
     """Return the bytes of a rank's parameters, gradients and moments after a step.
 
-    All are in fp32. Data parallel ranks hold all of them, a sharded optimizer its part of the moments (ZeRO stage 1),
-    FSDP its part of everything but norms (stage 3; Rajbhandari et al. 2020, section 5)."""
+    All are in fp32. By `scheme`, a rank of `replicas` holds all of them, of `sharded` its part of the moments (ZeRO
+    stage 1), and of `fsdp` its part of everything but norms (stage 3; Rajbhandari et al. 2020, section 5)."""
     number_bytes = {"parameters": 4, "gradients": 4, "states": 8}
     held = {name: float(size * shape.parameters) for name, size in number_bytes.items()}
     if scheme == "sharded":

@@ -127,7 +127,7 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
     axes = figure.axes[0]
     places = np.arange(len(frame))
     left = np.zeros(len(frame))
-    squared_reach = np.zeros(len(frame))  # of half the interval of the sum
+    squared_reach = np.zeros(len(frame))  # the squared half-width of the interval of the sum
     ends = np.zeros(len(frame))  # of all that is drawn of a bar
     hues = STACK if len(parts) > 1 else ("blue",)
     for part, hue in zip(parts, hues[: len(parts)], strict=True):
@@ -225,16 +225,21 @@ def svg(figure: Figure, alt: str) -> str:
 
 def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     """Return each name with its hue and dash: the catalogue's, or a free hue."""
-    catalogue: dict[object, str] = {}
-    for experiment in CATALOG.values():
-        catalogue = dict(experiment.looks) | catalogue  # the first experiment's look of a name wins
-    names = names.drop_duplicates()
-    taken_hues = {catalogue[name].split()[0] for name in names if name in catalogue}
-    free_hues = itertools.cycle([hue for hue in HUES if hue not in taken_hues | {"ink"}] or HUES)
+    names = list(names.drop_duplicates())
+    # some are variants in two experiments: the one that knows most of them is meant
+    variants = max(CATALOG.values(), key=lambda entry: len(set(names) & set(entry.variants))).variants
+    hues = {name: variants[name].hue for name in names if name in variants}
+    # ink is for references
+    free_hues = [hue for hue in HUES if hue != "ink" and hue not in hues.values()]
+    if not free_hues:
+        free_hues = list(HUES)
+    free_hues = itertools.cycle(free_hues)
     looks = []
     for name in names:
-        hue, _, dash = (catalogue.get(name) or next(free_hues)).partition(" ")
-        looks.append((name, hue, dash))
+        if hues.get(name):
+            looks.append((name, hues[name], variants[name].dash))
+        else:
+            looks.append((name, next(free_hues), ""))
     return looks
 
 

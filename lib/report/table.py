@@ -7,13 +7,10 @@ import numpy as np
 import pandas as pd
 
 from lib.catalog import CATALOG
-from lib.records import COLUMNS
+from lib.records import COLUMNS, STATUSES
 from lib.report import bounds, pairs, tidy
 from lib.stats import estimates, intervals
 
-STATUSES = {  # the worst last
-    "ok": "", "oom": "out of memory", "timeout": "took too long", "crashed": "crashed", "failed": "failed",
-}  # fmt: skip
 # what chapters show of records: these columns are there whatever was measured
 MEASURED = (
     "total_ms", "forward_ms", "backward_ms", "optimizer_ms", "first_iteration_ms", "paired_ms", "baseline_ms",

@@ -24,8 +24,10 @@ def numels():
 
 
 def test_a_rank_holds_16_bytes_a_parameter_or_its_part_of_them(numels):
-    held = {scheme: sum(accounting.state_bytes(scheme, SHAPE, 64).values()) for scheme in ("flat", "sharded", "fsdp")}
-    assert held["flat"] == 16 * SHAPE.parameters
+    held = {}
+    for scheme in ("replicas", "sharded", "fsdp"):
+        held[scheme] = sum(accounting.state_bytes(scheme, SHAPE, 64).values())
+    assert held["replicas"] == 16 * SHAPE.parameters
     assert held["sharded"] == (8 + 8 / 64) * SHAPE.parameters
     assert held["fsdp"] == pytest.approx(16 * (numels["vectors"] + numels["matrices"] / 64))
 
