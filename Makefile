@@ -54,7 +54,7 @@ peers: .venv/peers ## Time our training step in pairs with that of Hugging Face 
 	@$(PY) -m lib.sweep peers $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; $(PY) -m lib.report update && exit $$ended
 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb
-	@.venv/bin/jupyter lab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+	@PYTHONPATH='$(CURDIR)'$${PYTHONPATH:+:$$PYTHONPATH} $(PY) -m jupyterlab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 clean: ## Remove the report and the executed notebooks; the records and .venv stay
 	@rm -rf reports/runs reports/report.{html,pdf}

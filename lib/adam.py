@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lib import validate
+from lib.catalog import CATALOG
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,11 @@ VARIANTS = {
     "compiled_single_tensor": lambda *lists_and_hyper: _compiled(single_tensor)(*lists_and_hyper),
     "compiled_foreach": lambda *lists_and_hyper: _compiled(foreach)(*lists_and_hyper),
 }
-COMPILING = {"compiled_single_tensor", "compiled_foreach"}  # variants that go through torch.compile
-_COUNTS_ON_DEVICE = {"fused", *COMPILING}  # the others read step counts as numbers
+
+
+def counts_on_device(variant: str) -> bool:
+    """Tell if a variant needs step counts beside the parameters; the others read them as numbers."""
+    return CATALOG["adam"].variants[variant].counts_on_device
 
 
 def state(param: Tensor, variant: str, amsgrad: bool) -> dict[str, Tensor]:
@@ -112,7 +116,7 @@ def state(param: Tensor, variant: str, amsgrad: bool) -> dict[str, Tensor]:
     if amsgrad:
         names.append("max_exp_avg_sq")
     moments = {name: torch.zeros_like(param, memory_format=torch.preserve_format) for name in names}
-    device = param.device if variant in _COUNTS_ON_DEVICE else "cpu"
+    device = param.device if counts_on_device(variant) else "cpu"
     return {"step": torch.zeros((), device=device), **moments}
 
 
@@ -141,13 +145,13 @@ class AdamW(torch.optim.Optimizer):
             "weight_decay": hyper.weight_decay,
             "amsgrad": hyper.amsgrad,
             # torch reads it when it loads a state, to choose the device of the step counts
-            "fused": variant in _COUNTS_ON_DEVICE,
+            "fused": counts_on_device(variant),
         }
         super().__init__(params, defaults)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Load a state that any variant or torch.optim.AdamW saved."""
-        own = {"fused": self.variant in _COUNTS_ON_DEVICE}
+        own = {"fused": counts_on_device(self.variant)}
         groups = [group | own for group in state_dict["param_groups"]]
         super().load_state_dict({**state_dict, "param_groups": groups})
 

@@ -120,7 +120,6 @@ VARIANTS = {
     "flash_compiled": flash_compiled,
     "triton": triton,
 }
-COMPILING = {"compiled", "flash_compiled"}  # variants that go through torch.compile
 
 
 def unavailable(

@@ -1,4 +1,4 @@
-"""List the experiments, one entry of plain data each.
+"""List the experiments and their variants, one entry of plain data each.
 
 An experiment also has a case class in `lib/experiments`, a notebook and lines in the sweeps.
 
@@ -10,24 +10,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
+# a record's `code` digests the repr of an entry: what changes no measurement has repr=False
+@dataclass(frozen=True)
+class Variant:
+    """Describe one way to compute what an experiment measures.
+
+    - `baseline`: the variant that it is paired with, "" for none.
+    - `hue`, `dash`: its look in figures, a key of `plots.HUES` and one of `plots.DASHES`.
+    - `words`: its name in sentences.
+    - `compiles`: True if it goes through torch.compile.
+    - `holds_scores`: True if attention keeps all scores for its backward pass, and does not work in tiles.
+    - `counts_on_device`: True if AdamW has its step counts as tensors beside the parameters, not as numbers.
+    - `scheme`: what ranks share in `parallel.accounting`: `replicas` nothing, `sharded` the optimizer's states, `fsdp`
+      all but norms.
+    - `has_buckets`: True if the size of buckets of gradients matters to it.
+    - `needs`: the switches of the ladder without which it does not work.
+    """
+
+    baseline: str = ""
+    hue: str = field(default="", repr=False)
+    dash: str = field(default="", repr=False)
+    words: str = field(default="", repr=False)
+    compiles: bool = False
+    holds_scores: bool = False
+    counts_on_device: bool = False
+    scheme: str = "replicas"
+    has_buckets: bool = False
+    needs: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Experiment:
     """Describe one experiment.
 
     - `title`: the name of its cases in headings.
     - `fields`: those of its case class, in their order, for what reads records without torch.
-    - `baseline`: the fields in which variants differ, each with the baseline's value, such as `"compiled": False`, or a
-      dict from a value to that of its own baseline, such as `"mode": {"no_grad": "forward"}`; a value that is missing
-      there is its own. A case's baseline differs in one field: the first that does not have its baseline's value.
-    - `looks`: the variants in their order, each with its colour and dash in figures.
+    - `variants`: by name, in the order of reports.
+    - `axis`: the field of a case that names its variant.
+    - `baseline`: the baseline's value of other fields, such as `"compiled": False`, or a dict from a value to that of
+      its own baseline, such as `"mode": {"no_grad": "forward"}`; a value that is missing there is its own.
     - `alone`: True if a case needs the whole machine, even one with several GPUs.
     """
 
-    title: str
-    fields: tuple[str, ...]
+    title: str = field(repr=False)
+    fields: tuple[str, ...] = field(repr=False)
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    axis: str = "variant"
     baseline: Mapping[str, object] = field(default_factory=dict)
-    looks: Mapping[str, str] = field(default_factory=dict)
-    alone: bool = False
+    alone: bool = field(default=False, repr=False)
 
 
 _STEP = (
@@ -45,6 +75,23 @@ CATALOG = {
     "ladder": Experiment(
         title="Training steps with one switch more at a time",
         fields=("size", "context_length", "batch_size", "switches", "losses", "device"),
+        # a case has several of these switches, or is `plain`
+        axis="switches",
+        variants={
+            "default_allocator": Variant(words="the default allocator"),
+            "fused": Variant(words="AdamW(fused=True)"),
+            "sdpa": Variant(words="scaled_dot_product_attention"),
+            "compiled": Variant(words="torch.compile of each layer", compiles=True),
+            "products": Variant(words="products by the faster library"),
+            "bf16": Variant(words="bf16 autocast"),
+            "projections": Variant(words="joined projections"),
+            # its optimizer compiles the update
+            "cast_once": Variant(words="weights cast once a step", compiles=True, needs=("bf16", "fused")),
+            "whole": Variant(words="torch.compile of the whole model", compiles=True, needs=("compiled",)),
+            "reduce_overhead": Variant(words="CUDA graphs", compiles=True, needs=("whole",)),
+            "max_autotune": Variant(words="max-autotune", compiles=True, needs=("whole",)),
+        },
+        baseline={"switches": "plain"},
     ),
     "kernels": Experiment(title="Profiled steps", fields=_STEP),
     "memory": Experiment(
@@ -58,32 +105,33 @@ CATALOG = {
             "variant", "seq_len", "d_head", "num_heads", "batch_size", "causal", "precision", "native", "cold",
             "device",
         ),
-        baseline={
-            "variant": {
-                "tiled": "naive", "sdpa": "naive", "compiled": "naive",
-                "sdpa_flash": "sdpa", "sdpa_efficient": "sdpa", "sdpa_cudnn": "sdpa",
-                "flash_compiled": "sdpa", "triton": "sdpa",
-            },
-            "native": False, "precision": "fp32",
+        variants={
+            "naive": Variant(hue="ink", holds_scores=True),
+            "tiled": Variant("naive", "orange"),
+            "sdpa": Variant("naive", "green"),
+            "sdpa_flash": Variant("sdpa", "green", "dashed"),
+            "sdpa_efficient": Variant("sdpa", "green", "dotted"),
+            "sdpa_cudnn": Variant("sdpa", "green", "dashdot"),
+            "compiled": Variant("naive", "ink", "dashed", compiles=True, holds_scores=True),
+            "flash_compiled": Variant("sdpa", "orange", "dashed", compiles=True),
+            "triton": Variant("sdpa", "blue"),
         },
-        looks={
-            "naive": "ink", "tiled": "orange", "sdpa": "green",
-            "sdpa_flash": "green dashed", "sdpa_efficient": "green dotted", "sdpa_cudnn": "green dashdot",
-            "compiled": "ink dashed", "flash_compiled": "orange dashed", "triton": "blue",
-        },
+        baseline={"native": False, "precision": "fp32"},
     ),
     "attention_module": Experiment(
         title="Attention with its projections",
         fields=("d_model", "context_length", "batch_size", "num_heads", "precision", "compiled", "device"),
-        baseline={"compiled": False, "precision": "fp32"}
+        baseline={"compiled": False, "precision": "fp32"},
     ),
     "adam": Experiment(
         title="Optimizer steps",
         fields=("variant", "shapes", "num_params", "param_size", "amsgrad", "cold", "device"),
-        baseline={"variant": "single_tensor"},
-        looks={
-            "single_tensor": "ink", "foreach": "orange", "fused": "green",
-            "compiled_single_tensor": "ink dashed", "compiled_foreach": "orange dashed",
+        variants={
+            "single_tensor": Variant(hue="ink"),
+            "foreach": Variant("single_tensor", "orange"),
+            "fused": Variant("single_tensor", "green", counts_on_device=True),
+            "compiled_single_tensor": Variant("single_tensor", "ink", "dashed", compiles=True, counts_on_device=True),
+            "compiled_foreach": Variant("single_tensor", "orange", "dashed", compiles=True, counts_on_device=True),
         },
     ),
     "precision": Experiment(title="Mixed precision", fields=("subject", "precision", "device")),
@@ -99,39 +147,47 @@ CATALOG = {
             "size", "context_length", "batch_size", "precision", "variant", "bucket_mib", "world", "backend", "device",
         ),
         alone=True,
-        baseline={
-            "variant": {
-                "naive": "torch_ddp", "flat": "torch_ddp", "overlap": "torch_ddp", "bucketed": "torch_ddp",
-                "sharded": "torch_zero", "fsdp": "torch_fsdp",
-            },
-            "bucket_mib": 0,
+        variants={
+            "plain": Variant(hue="ink"),
+            "naive": Variant("torch_ddp", "purple"),
+            "flat": Variant("torch_ddp", "sky"),
+            "overlap": Variant("torch_ddp", "orange"),
+            "bucketed": Variant("torch_ddp", "blue", has_buckets=True),
+            "sharded": Variant("torch_zero", "yellow", scheme="sharded", has_buckets=True),
+            "fsdp": Variant("torch_fsdp", "green", scheme="fsdp"),
+            "torch_ddp": Variant(hue="blue", dash="dashed", has_buckets=True),
+            "torch_zero": Variant(hue="yellow", dash="dashed", scheme="sharded", has_buckets=True),
+            "torch_fsdp": Variant(hue="green", dash="dashed", scheme="fsdp"),
         },
-        looks={
-            "plain": "ink", "naive": "purple", "flat": "sky", "overlap": "orange", "bucketed": "blue",
-            "sharded": "yellow", "fsdp": "green",
-            "torch_ddp": "blue dashed", "torch_zero": "yellow dashed", "torch_fsdp": "green dashed",
-        },
+        baseline={"bucket_mib": 0},
     ),
     "peers": Experiment(
         title="Training steps of other libraries",
         fields=("size", "context_length", "batch_size", "precision", "program", "device"),
-        baseline={"program": "ours"}, looks={"ours": "ink", "transformers": "orange"},
+        axis="program",
+        variants={"ours": Variant(hue="ink"), "transformers": Variant("ours", "orange")},
     ),
     "ceilings": Experiment(
         title="Limits of the machine",
         fields=("operation", "rows", "columns", "precision", "library", "device"),
         alone=True,
-        baseline={"library": "torch"}, looks={"torch": "ink", "onednn": "blue"},
+        axis="library",
+        variants={"torch": Variant(hue="ink"), "onednn": Variant("torch", "blue")},
     ),
     "calibration": Experiment(title="The measurement itself", fields=("check", "number", "device")),
 }  # fmt: skip
 
 
 def baseline(experiment: str, case: Mapping) -> dict | None:
-    """Return the case that a case is paired with, or None if no field differs from its baseline.
+    """Return the case that a case is paired with, or None if it is its own baseline.
 
-    The first field that does takes the baseline's value."""
-    for name, value in CATALOG[experiment].baseline.items():
+    Both differ in one field: the variant if that has a baseline, else the first that has not its baseline's value."""
+    entry = CATALOG[experiment]
+    # records in git may name a variant that is gone
+    variant = entry.variants.get(case.get(entry.axis), Variant())
+    if variant.baseline:
+        return {**case, entry.axis: variant.baseline}
+    for name, value in entry.baseline.items():
         if isinstance(value, Mapping):
             value = value.get(case[name], case[name])
         if case[name] != value:

@@ -1,4 +1,4 @@
-"""Hold the shape of a model, and the sizes that the assignment names.
+"""Hold the shape of a model, the sizes that the assignment names, and the parts of a training step.
 
 >>> SIZES["small"].d_head
 64
@@ -44,4 +44,10 @@ SIZES = {  # as in the assignment (CS336 2025, table 1; 10B: the 2026 edition); 
     "xl": Config(d_model=1600, d_ff=6400, num_layers=48, num_heads=25),
     "2.7B": Config(d_model=2560, d_ff=10240, num_layers=32, num_heads=32),
     "10B": Config(d_model=4608, d_ff=12288, num_layers=50, num_heads=36),
+}
+MODES = {  # each runs part of a training step, which are these phases
+    "train_step": ("forward", "backward", "optimizer"),
+    "forward_backward": ("forward", "backward"),
+    "forward": ("forward",),  # with the graph that a backward pass would need
+    "no_grad": ("forward",),  # without it, as for inference
 }

@@ -23,7 +23,9 @@ from lib.paths import REFERENCE, ROOT
 from lib.validate import BadInput
 
 SCHEMA = 2
-STATUSES = ("ok", "oom", "timeout", "crashed", "failed")
+STATUSES = {  # what reports call them; the worst last
+    "ok": "", "oom": "out of memory", "timeout": "took too long", "crashed": "crashed", "failed": "failed",
+}  # fmt: skip
 COLUMNS = ("experiment", "machine", "hardware", "round", "status", "environment", "code", "started", "seconds", "stale")
 # the files of all rounds but 0, which is for what someone measures in JupyterLab, and which no report shows
 NOT_BY_HAND = "*.r[1-9]*.json"
@@ -277,10 +279,16 @@ def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
 def digest(experiment: str) -> str:
     """Digest the code that measures an experiment, in 16 hexadecimal digits.
 
-    It covers the baseline in the catalogue, and the modules that the experiment's file and `measure` reach by imports
-    but for `UNWATCHED`, without their comments and docstrings. A record of another digest is stale."""
-    parts = [repr(catalog.CATALOG[experiment].baseline)]
-    for module, file in modules(experiment).items():
+    It covers the modules that the experiment's file and `measure` reach by imports but for `UNWATCHED`, without their
+    comments and docstrings. Of their entries in the catalogue it covers what changes a measurement, which is what
+    `repr` shows. A record of another digest is stale."""
+    reached = modules(experiment)
+    parts = []
+    for name, entry in catalog.CATALOG.items():
+        # a step computes by the variants of attention, and so does all that imports them
+        if f"lib.{name}" in reached or f"lib.experiments.{name}" in reached:
+            parts.append(f"{name} {entry}")
+    for module, file in reached.items():
         parts.append(f"{module} {_code(file)}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

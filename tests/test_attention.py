@@ -6,9 +6,11 @@ from torch.nn.attention import SDPBackend
 
 from flash_checks import check, draw, expected
 from lib import attention
-from lib.attention import COMPILING, VARIANTS, tiled
+from lib.attention import VARIANTS, tiled
+from lib.catalog import CATALOG
 from lib.instruments import environment
 
+COMPILING = [name for name, variant in CATALOG["attention"].variants.items() if variant.compiles]
 EAGER = [name for name in VARIANTS if name not in COMPILING and not attention.unavailable(name, "cpu", 64, "fp32")]
 KERNELS = {
     "sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION,

@@ -14,7 +14,7 @@ from lib.paths import ROOT
 TOY = ROOT / "tests" / "support" / "toy"
 ENTRY = """    "softmax": Experiment(
         title="Softmaxes", fields=("variant", "width", "device"),
-        baseline={"variant": "stepwise"}, looks={"stepwise": "ink", "one_call": "green"}
+        variants={"stepwise": Variant(hue="ink"), "one_call": Variant("stepwise", "green")}
     ),
 }
 """

@@ -4,7 +4,6 @@ import ast
 import itertools
 import os
 import re
-import shutil
 import subprocess
 import sys
 
@@ -165,15 +164,3 @@ def test_ranks_are_compared_with_one_process_on_the_same_batch(run):
     told, errors = run("parallel", machine="two-1c")
     assert errors <= {"NotMeasured"}
     assert "the ranks are 3.00" in told["parallel"]
-
-
-def test_explore_draws_and_keeps_what_it_shows(save_record, tmp_path):
-    for variant in ("single_tensor", "fused"):
-        case = vars(cases.grid("adam", variant=variant)[0])
-        for round in (1, 2):
-            save_record("adam", case, round=round, total_ms=[1.0 * round, 2.0 * round])
-    shutil.copy(notebooks.NOTEBOOKS / "explore.ipynb", tmp_path)
-    with execution.shared_kernel() as kernel:
-        execution.execute(kernel, tmp_path / "explore.ipynb", tmp_path / "out.ipynb", {})
-    assert (tmp_path / "explored.svg").read_text().count("<svg") == 1
-    assert len((tmp_path / "explored.csv").read_text().splitlines()) == 1 + 4

@@ -9,14 +9,11 @@ and backward pass over the time of a whole step, as a share of the ceiling, whic
 1008
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 
-import pandas as pd
-
+from lib.catalog import CATALOG
 from lib.config import Config
-
-HOLDING_SCORES = ("naive", "compiled")  # attention variants that hold all scores; the others work in tiles
 
 
 @dataclass(frozen=True)
@@ -31,8 +28,8 @@ class Shape(Config):
         return self.batch_size * self.context_length
 
     @property
-    def scores(self) -> int:
-        """Return the scores of one layer's attention, one for each query and key."""
+    def num_scores(self) -> int:
+        """Count the scores of one layer's attention: one for each head, query and key."""
         return self.num_heads * self.tokens * self.context_length
 
     @property
@@ -79,9 +76,10 @@ def backward_flops(shape: Shape) -> int:
 
 
 def attention_flops(batch_size: int, seq_len: int, features: int, causal: bool = False) -> int:
-    """Return the FLOPs of attention forward, of all scores or of those seen.
+    """Return the FLOPs of attention forward; with `causal` only those of scores that a query may see.
 
-    `features` is the head size, times the heads unless `batch_size` counts them."""
+    `features` is the size of all heads of a sequence, or of one if `batch_size` counts the heads: 8 sequences of 16
+    heads of size 64 are `attention_flops(8, seq_len, 1024)` or `attention_flops(128, seq_len, 64)`."""
     scores = seq_len**2
     if causal:
         scores = seq_len * (seq_len + 1) // 2
@@ -90,49 +88,57 @@ def attention_flops(batch_size: int, seq_len: int, features: int, causal: bool =
 
 def adam_bytes(elements: int, amsgrad: bool) -> int:
     """Return the bytes that one AdamW step in fp32 must move."""
-    # it reads parameter, gradient and moments, and writes all but the gradient; amsgrad moves its maximum both ways
+    # it reads parameter, gradient and moments, and writes all but the gradient; amsgrad reads and writes its maximum
     return 4 * elements * (7 + 2 * amsgrad)
 
 
-def memory_bound_bytes(shape: Shape, precision: str, attention: str) -> dict[str, tuple[int, int]]:
-    """Return the least bytes that each part but the products moves, forward and backward.
+def bytes_outside_products(shape: Shape, precision: str, attention: str) -> dict[str, tuple[int, int]]:
+    """Return the least bytes that each part of a step moves forward and backward, without the products.
 
     Every part is one fused kernel that reads each input and writes each output once, whatever the caches. The residual
     stream, the norms' weights and the angles are in fp32. Inputs and outputs of products have the product's precision,
     with casts fused into the neighbouring parts. Scale, mask and softmax count only if the variant holds the scores. A
     backward kernel reads what its derivative needs (norms and the gate their inputs again, the softmax its weights) and
     writes the gradients of inputs and weights."""
-    number = width(precision)
+    number_bytes = width(precision)
     # tensors in fp32, but for ids
-    ids = 8 * shape.tokens
-    stream = 4 * shape.tokens * shape.d_model
-    angles = 4 * shape.context_length * shape.d_head  # a sine and a cosine for each pair of features
-    weight = 4 * shape.d_model
-    table = 4 * shape.vocab_size * shape.d_model
+    ids_bytes = 8 * shape.tokens
+    stream_bytes = 4 * shape.tokens * shape.d_model
+    angles_bytes = 4 * shape.context_length * shape.d_head  # a sine and a cosine for each pair of features
+    weight_bytes = 4 * shape.d_model
+    table_bytes = 4 * shape.vocab_size * shape.d_model
     # tensors in the precision of products
-    inner = number * shape.tokens * shape.d_model
-    wide = number * shape.tokens * shape.d_ff
-    cast = inner if number < 4 else 0  # the narrow copy of the stream's gradient, for the product that reads it
-    logits = number * shape.tokens * shape.vocab_size
-    scores = number * shape.scores if attention in HOLDING_SCORES else 0
+    inner_bytes = number_bytes * shape.tokens * shape.d_model
+    wide_bytes = number_bytes * shape.tokens * shape.d_ff
+    logits_bytes = number_bytes * shape.tokens * shape.vocab_size
+    # the narrow copy of the stream's gradient, for the product that reads it
+    cast_bytes = 0
+    if number_bytes < 4:
+        cast_bytes = inner_bytes
+    scores_bytes = 0
+    if CATALOG["attention"].variants[attention].holds_scores:
+        scores_bytes = number_bytes * shape.num_scores
     layers = shape.num_layers
     norms = 2 * layers + 1
     return {
         # ids and rows to the stream; backward writes the whole table's gradient
-        "embedding": (ids + 2 * stream, ids + stream + table),
+        "embedding": (ids_bytes + 2 * stream_bytes, ids_bytes + stream_bytes + table_bytes),
         # the stream and a weight to a product's input
-        "norms": (norms * (stream + weight + inner), norms * (2 * stream + 2 * weight + inner)),
+        "norms": (
+            norms * (stream_bytes + weight_bytes + inner_bytes),
+            norms * (2 * stream_bytes + 2 * weight_bytes + inner_bytes),
+        ),
         # queries and keys are rotated; backward their gradients
-        "rope": (2 * layers * (2 * inner + angles), 2 * layers * (2 * inner + angles)),
+        "rope": (2 * layers * (2 * inner_bytes + angles_bytes), 2 * layers * (2 * inner_bytes + angles_bytes)),
         # scores to weights; backward reads the weights' gradient, too
-        "softmax": (layers * 2 * scores, layers * 3 * scores),
+        "softmax": (layers * 2 * scores_bytes, layers * 3 * scores_bytes),
         # w1 x and w3 x to what w2 takes; backward writes the gradients of the first two
-        "gate": (layers * 3 * wide, layers * 5 * wide),
+        "gate": (layers * 3 * wide_bytes, layers * 5 * wide_bytes),
         # the branches of attention and SwiGLU join the stream; backward their gradients join the stream's, of which a
         # product reads a narrow copy
-        "residuals": (2 * layers * (2 * stream + inner), 2 * layers * (3 * stream + cast)),
+        "residuals": (2 * layers * (2 * stream_bytes + inner_bytes), 2 * layers * (3 * stream_bytes + cast_bytes)),
         # logits and targets to their mean; backward writes the logits' gradient
-        "loss": (logits + ids + 4, 2 * logits + ids + 4),
+        "loss": (logits_bytes + ids_bytes + 4, 2 * logits_bytes + ids_bytes + 4),
     }
 
 
@@ -149,28 +155,43 @@ def attention_moved_bytes(
     each in a kernel of its own; `compiled` has one kernel between the two products. The backward pass has the
     derivative of each step, and reads the weights twice, for the gradients of V and of the scores. Other variants count
     as if scores never left the processor. `batch_size` counts the heads, too."""
-    number = width(precision) if native else 4
-    tensor = number * batch_size * seq_len * d_head
-    scores = width(precision) * batch_size * seq_len**2
-    # how often all scores are read or written, forward and backward
-    mask = 2 * causal
-    passes = {"naive": (6 + mask, 9 + mask), "compiled": (4, 7)}
-    forward, backward = passes.get(variant, (0, 0))
-    return {"forward": 4 * tensor + forward * scores, "backward": 8 * tensor + backward * scores}
+    number_bytes = 4
+    if native:
+        number_bytes = width(precision)
+    tensor_bytes = number_bytes * batch_size * seq_len * d_head
+    scores_bytes = width(precision) * batch_size * seq_len**2
+    # how often all scores are read or written
+    forward = 0
+    backward = 0
+    attention = CATALOG["attention"].variants[variant]
+    if attention.holds_scores and attention.compiles:
+        forward = 4
+        backward = 7
+    elif attention.holds_scores:
+        forward = 6
+        backward = 9
+        # the mask is a kernel of its own
+        if causal:
+            forward += 2
+            backward += 2
+    return {
+        "forward": 4 * tensor_bytes + forward * scores_bytes,
+        "backward": 8 * tensor_bytes + backward * scores_bytes,
+    }
 
 
-def attention_part_costs(shape: Shape, precision: str, phases: Iterable[str]) -> dict[str, list]:
+def attention_part_costs(shape: Shape, precision: str, phases: Collection[str]) -> dict[str, list]:
     """Tabulate FLOPs and least bytes of all layers' naive attention, by part.
 
     The products (`scores`, `values`) count as in `attention_flops`, and twice that backward. Each operation of the
     softmax on a score is one FLOP, be it an exponential or an addition. There are five forward (running maximum,
     subtraction, exponential, running sum, division) and four backward (P * dP, running sum, subtraction, product with
     P). Every part reads its inputs and writes its outputs once. Scale and mask count for nothing."""
-    scores = shape.scores
+    scores = shape.num_scores
     hidden = shape.tokens * shape.d_model
     product = 2 * scores * shape.d_head
     # FLOPs, and numbers read and written, of one layer
-    rows = [
+    layer_costs = [
         ("scores", "forward", product, 2 * hidden + scores),
         ("softmax", "forward", 5 * scores, 2 * scores),
         ("values", "forward", product, 2 * hidden + scores),
@@ -178,7 +199,12 @@ def attention_part_costs(shape: Shape, precision: str, phases: Iterable[str]) ->
         ("softmax", "backward", 4 * scores, 3 * scores),
         ("values", "backward", 2 * product, 3 * hidden + 2 * scores),
     ]
-    table = pd.DataFrame(rows, columns=["part", "phase", "flops", "bytes"])
-    table["flops"] *= shape.num_layers
-    table["bytes"] *= shape.num_layers * width(precision)
-    return table[table["phase"].isin(phases)].to_dict("list")
+    number_bytes = width(precision)
+    table = {"part": [], "phase": [], "flops": [], "bytes": []}
+    for part, phase, flops, numbers in layer_costs:
+        if phase in phases:
+            table["part"].append(part)
+            table["phase"].append(phase)
+            table["flops"].append(shape.num_layers * flops)
+            table["bytes"].append(shape.num_layers * number_bytes * numbers)
+    return table

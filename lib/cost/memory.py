@@ -5,7 +5,10 @@ a process's memory (`memory_limit.refusal`). Tests compare each formula with wha
 of one number a token and head or less are left out, and RoPE's angles.
 """
 
-from lib.cost.flops import HOLDING_SCORES, Shape, width
+import math
+
+from lib.catalog import CATALOG
+from lib.cost.flops import Shape, width
 
 TILE = 128  # keys of a tile
 
@@ -16,7 +19,7 @@ def activation_bytes(shape: Shape, precision: str, attention: str, device: str =
     These are the inputs that each operation's derivative needs, each tensor once (Korthikanti et al. 2022, "Reducing
     Activation Recomputation in Large Transformer Models", section 4), for RMSNorm, RoPE, SwiGLU and the loss instead
     of LayerNorm, GELU and dropout. They include autocast's copies of activations, but not those of the matrices."""
-    return _Step(shape, precision, attention, device).kept
+    return _Step(shape, precision, attention, device).total_kept_bytes
 
 
 def peak_bytes(
@@ -55,54 +58,58 @@ class _Step:
         self.shape = shape
         self.checkpoint = checkpoint
         self.number_bytes = width(precision)  # bytes of what products read
-        self.casts = self.number_bytes < 4  # autocast copies what they read
-        self.copy_bytes = self.number_bytes * self.casts  # of each number's copy; 0 without autocast
-        # bytes of tensors: of the residual stream and the logits in fp32; of inputs of products, as wide as d_model or
-        # d_ff
-        self.stream = 4 * shape.tokens * shape.d_model
-        self.logits = 4 * shape.tokens * shape.vocab_size
-        self.inner = self.number_bytes * shape.tokens * shape.d_model
-        self.wide = self.number_bytes * shape.tokens * shape.d_ff
+        # autocast copies what products read; without it a copy has no bytes
+        self.casts = self.number_bytes < 4
+        self.copy_bytes = 0
+        if self.casts:
+            self.copy_bytes = self.number_bytes
+        self.stream_bytes = 4 * shape.tokens * shape.d_model  # the residual stream, as wide as d_model, in fp32
+        self.logits_bytes = 4 * shape.tokens * shape.vocab_size  # as wide as the vocabulary, in fp32
+        self.inner_bytes = self.number_bytes * shape.tokens * shape.d_model  # a product's input, as wide as d_model
+        self.wide_bytes = self.number_bytes * shape.tokens * shape.d_ff  # a product's input, as wide as d_ff
         # autocast's copies of all layers' matrices and of the head's
-        self.layer_copies = self.copy_bytes * shape.num_layers * shape.layer_matrix_parameters
-        self.head_copy = self.copy_bytes * shape.vocab_size * shape.d_model
+        self.layer_copies_bytes = self.copy_bytes * shape.num_layers * shape.layer_matrix_parameters
+        self.head_copy_bytes = self.copy_bytes * shape.vocab_size * shape.d_model
 
-        attention_kept, self.attention_forward, self.attention_backward = self._attention(attention, device)
-        norms = 4 * self.stream + 2 * self.inner  # inputs, quotients and outputs
+        attention_kept, self.attention_forward_bytes, self.attention_backward_bytes = self._attention(attention, device)
+        norms = 4 * self.stream_bytes + 2 * self.inner_bytes  # inputs, quotients and outputs
         # autocast keeps an output for each matrix that reads it, which are three in attention and two in SwiGLU: three
         # more than without it
-        norms += 3 * self.inner * self.casts
-        queries_keys_values = 3 * self.inner
-        swiglu = 4 * self.wide  # w1 x, silu(w1 x), w3 x, and the product of the last two
-        self.kept_by_layer = norms + queries_keys_values + attention_kept + swiglu
-        self.kept_by_layers = shape.num_layers * self.kept_by_layer
+        if self.casts:
+            norms += 3 * self.inner_bytes
+        queries_keys_values = 3 * self.inner_bytes
+        swiglu = 4 * self.wide_bytes  # w1 x, silu(w1 x), w3 x, and the product of the last two
+        self.layer_kept_bytes = norms + queries_keys_values + attention_kept + swiglu
+        self.all_layers_kept_bytes = shape.num_layers * self.layer_kept_bytes
         if checkpoint:
-            self.kept_by_layers = -(-shape.num_layers // checkpoint) * self.stream  # the input of each group
+            groups = math.ceil(shape.num_layers / checkpoint)
+            self.all_layers_kept_bytes = groups * self.stream_bytes  # the input of each
         # the last norm's input, quotient and output, and the loss's log-probabilities
-        self.kept = self.kept_by_layers + 2 * self.stream + self.inner + self.logits
+        end_kept_bytes = 2 * self.stream_bytes + self.inner_bytes + self.logits_bytes
+        self.total_kept_bytes = self.all_layers_kept_bytes + end_kept_bytes
 
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
         """Return bytes of attention: what it keeps, its forward peak, and what its backward adds.
 
         The second number includes what of the first exists at that peak."""
-        if variant in HOLDING_SCORES:
+        if CATALOG["attention"].variants[variant].holds_scores:
             mask = self.shape.context_length**2  # one for all heads and sequences, a byte a score
-            softmax = self.number_bytes * self.shape.scores
+            softmax = self.number_bytes * self.shape.num_scores
             copy = 0
             if self.casts and device != "cpu":
                 # on a GPU autocast computes the softmax in fp32 and casts its result
                 copy = softmax  # the narrow one
-                softmax = 4 * self.shape.scores
-            kept = softmax + copy + mask + self.inner  # the weights, the mask and the output
+                softmax = 4 * self.shape.num_scores
+            kept = softmax + copy + mask + self.inner_bytes  # the weights, the mask and the output
             # the same, the scores, and a contiguous copy of the values; if the softmax is in fp32, it has the peak:
             # narrow scores, as large as `copy`, wide ones and wide weights
-            forward = 2 * softmax + copy + mask + 2 * self.inner
+            forward = 2 * softmax + copy + mask + 2 * self.inner_bytes
             backward = 2 * softmax  # the gradients of weights and scores
             return kept, forward, backward
-        kept = 2 * self.inner  # the output, and that with the heads joined
+        kept = 2 * self.inner_bytes  # the output, and that with the heads joined
         # scaled queries, copied values, and the output in fp32, in `tiled`; other kernels are assumed to need as much
-        forward = 2 * self.inner + self.stream
-        backward = 4 * self.inner  # the gradients of queries, keys, values and output
+        forward = 2 * self.inner_bytes + self.stream_bytes
+        backward = 4 * self.inner_bytes  # the gradients of queries, keys, values and output
         # what others hold within kernels or compiled code is not counted, nor the blocks of `flash_compiled`
         if variant == "tiled":
             # forward a tile's scores in fp32; backward also their gradients; under autocast each pass has a narrow copy
@@ -110,7 +117,7 @@ class _Step:
             forward += (4 + self.copy_bytes) * tile
             # scaled queries and copied values, and the gradient of queries is in fp32. Left out: of several sequences
             # the output's gradient is copied, too
-            backward += 2 * self.inner + (self.stream - self.inner) + (8 + self.copy_bytes) * tile
+            backward += 2 * self.inner_bytes + (self.stream_bytes - self.inner_bytes) + (8 + self.copy_bytes) * tile
         return kept, forward, backward
 
     def forward_peak(self, graph: bool) -> int:
@@ -119,20 +126,23 @@ class _Step:
         They do not count the parameters. `graph` is True if autograd keeps what a backward pass needs. Autocast keeps
         its copies of matrices to the end."""
         before = 0
-        kept_at_loss = self.logits  # the log-probabilities
+        kept_at_loss = self.logits_bytes  # the log-probabilities
         if graph:
             # what all layers but the last keep; with checkpointing nearly the inputs of all groups
-            before = self.kept_by_layers - self.kept_by_layers // self.shape.num_layers
-            kept_at_loss = self.kept
+            before = self.all_layers_kept_bytes - self.all_layers_kept_bytes // self.shape.num_layers
+            kept_at_loss = self.total_kept_bytes
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values. With a
         # graph also the norm's quotient and autocast's copies of the norm's output, left out here: they are small
-        attention = 2 * self.stream + 5 * self.inner + self.attention_forward
+        attention = 2 * self.stream_bytes + 5 * self.inner_bytes + self.attention_forward_bytes
         # the layer's input, the stream after attention, and the norm's output; silu(w1 x), w3 x, and their product.
         # What the layer keeps for a graph is left out: the loss has it, too, and is higher
-        swiglu = 3 * self.stream + 3 * self.wide
+        swiglu = 3 * self.stream_bytes + 3 * self.wide_bytes
         # the head's output, and autocast's copy in fp32
-        output = (self.number_bytes + 4 * self.casts) * self.shape.tokens * self.shape.vocab_size
-        return self.layer_copies + max(before + attention, before + swiglu, self.head_copy + kept_at_loss + output)
+        output = self.number_bytes * self.shape.tokens * self.shape.vocab_size
+        if self.casts:
+            output += self.logits_bytes
+        at_loss = self.head_copy_bytes + kept_at_loss + output
+        return self.layer_copies_bytes + max(before + attention, before + swiglu, at_loss)
 
     def backward_peak(self) -> int:
         """Return the most bytes at the loss, in a group of layers, or at the end.
@@ -142,32 +152,35 @@ class _Step:
         autocast's copies, and makes gradients. If it frees more than it makes, memory is highest at the group's last
         layer, else at its first."""
         shape = self.shape
-        at_loss = self.kept + self.head_copy + 2 * self.logits  # the gradients of log-probabilities and logits
+        # at the loss there are also the gradients of log-probabilities and logits
+        at_loss = self.total_kept_bytes + self.head_copy_bytes + 2 * self.logits_bytes
         # with checkpointing no graph holds the layers' copies of matrices once autocast has ended
         if not self.checkpoint:
-            at_loss += self.layer_copies
+            at_loss += self.layer_copies_bytes
         points = [at_loss, 4 * shape.parameters]  # in the end there are all gradients
         # a parameter of a matrix adds its gradient, which replaces autocast's copy
         added = 4 - self.copy_bytes
         added_by_layer = added * shape.layer_matrix_parameters
         # What a layer adds to the group's `activations`, below, at its highest point. In SwiGLU these are the gradients
         # of w2, silu(w1 x) and w3 x; the gradient of w2's input replaces that input, and so adds nothing.
-        swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide
+        swiglu = added * shape.d_ff * shape.d_model + 2 * self.wide_bytes
         # While attention runs backward, three parts are done: SwiGLU, its norm, and the output projection. What they
-        # kept is freed: four tensors of SwiGLU, input, quotient and output (two under autocast) of the norm, and the
-        # output projection's input.
+        # kept is freed: four tensors of SwiGLU, input, quotient and output of the norm, and the output projection's
+        # input. Autocast keeps a second output of the norm.
         gradients = added * (3 * shape.d_ff * shape.d_model + shape.d_model**2)
-        freed = 4 * self.wide + 2 * self.stream + (2 + self.casts) * self.inner
-        attention = gradients + self.attention_backward - freed
+        freed = 4 * self.wide_bytes + 2 * self.stream_bytes + 2 * self.inner_bytes
+        if self.casts:
+            freed += self.inner_bytes
+        attention = gradients + self.attention_backward_bytes - freed
         group = self.checkpoint or shape.num_layers
         for first in range(0, shape.num_layers, group):
             last = min(shape.num_layers, first + group)
-            inputs = self.stream * (first // group + 1)  # of the groups before, and the stream's gradient
+            inputs = self.stream_bytes * (first // group + 1)  # of the groups before, and the stream's gradient
             # the gradients of the head and of later layers
             done = 4 * (shape.vocab_size * shape.d_model + (shape.num_layers - last) * shape.layer_matrix_parameters)
-            activations = (last - first) * (self.kept_by_layer + self.copy_bytes * shape.layer_matrix_parameters)
+            activations = (last - first) * (self.layer_kept_bytes + self.copy_bytes * shape.layer_matrix_parameters)
             # from the group's last layer to its first
-            grown = (last - first - 1) * (added_by_layer - self.kept_by_layer)
+            grown = (last - first - 1) * (added_by_layer - self.layer_kept_bytes)
             points.append(inputs + done + activations + max(0, grown) + max(swiglu, attention))
         return max(points)
 

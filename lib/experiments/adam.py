@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 
 from lib import adam, model, timing, validate
+from lib.catalog import CATALOG
 from lib.cost import flops
 from lib.experiments.case import Case, Work
 from lib.experiments.reference import double
@@ -47,7 +48,7 @@ class Adam(Case):
 
     @property
     def compiles(self) -> bool:
-        return self.variant in adam.COMPILING
+        return CATALOG["adam"].variants[self.variant].compiles
 
     @property
     def parameter_shapes(self) -> list[tuple[int, ...]]:

@@ -13,14 +13,13 @@ from typing import ClassVar
 import torch
 
 from lib import attention, precision, timing
+from lib.catalog import CATALOG
 from lib.cost import flops, memory
 from lib.experiments.case import Case, Work
 from lib.experiments.reference import by_rows, double
 from lib.instruments import device, environment, memory_limit
 from lib.instruments.peak_memory import MIB, identity
 from lib.validate import one_of
-
-TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,12 @@ class Attention(Case):
 
     @property
     def compiles(self) -> bool:
-        return self.variant in attention.COMPILING
+        return CATALOG["attention"].variants[self.variant].compiles
 
     def unavailable(self) -> str | None:
         shape = (self.batch_size * self.num_heads, self.seq_len, self.d_head)
         held_bytes = 0
-        if self.variant in flops.HOLDING_SCORES:
+        if CATALOG["attention"].variants[self.variant].holds_scores:
             # under autocast some scores are in fp32, too
             number_bytes = flops.width(self.precision) if self.native else 4
             held_bytes = memory.attention_peak_bytes(*shape, self.causal, number_bytes)
@@ -104,7 +103,7 @@ class Attention(Case):
             with autocast:
                 facts["sdpa_kernel"] = attention.chosen_kernel(*inputs, self.causal)
         return Work(
-            self.device, iteration, expected, result, TOLERANCE[self.precision], facts,
+            self.device, iteration, expected, result, precision.TOLERANCE[self.precision], facts,
             before=before, repeats=not self.cold, around_first=saved,
         )  # fmt: skip
 

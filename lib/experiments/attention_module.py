@@ -15,8 +15,6 @@ from lib.instruments.peak_memory import MIB
 from lib.timing import Mark
 from lib.validate import one_of
 
-TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 2e-2}
-
 
 @dataclass(frozen=True)
 class AttentionModule(Case):
@@ -97,7 +95,7 @@ class AttentionModule(Case):
 
         module_bytes = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
         facts = self._facts() | {"module_mib": [module_bytes / MIB]}
-        return Work(self.device, iteration, expected, result, TOLERANCE[self.precision], facts, before=before)
+        return Work(self.device, iteration, expected, result, precision.TOLERANCE[self.precision], facts, before=before)
 
     def _facts(self) -> dict:
         """Return FLOPs of projections and attention, and the least bytes of each pass.

@@ -25,7 +25,6 @@ LIBRARIES = {
     "torch": lambda x, weight: torch.mm(x, weight.t()),
     "onednn": lambda x, weight: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], ""),
 }
-TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2, "fp16": 1e-2}
 CALLS = 1000
 # of a matrix; the others repeat them, since drawing all takes longer than timing an operation
 DRAWN_ROWS = 256
@@ -145,7 +144,7 @@ class Ceilings(Case):
             }
 
         facts = {"flops": 3 * 2 * self.rows * sum(weight.numel() for weight in weights)}
-        return Work(self.device, iteration, expected, result, TOLERANCE[self.precision], facts)
+        return Work(self.device, iteration, expected, result, precision.TOLERANCE[self.precision], facts)
 
     def _elementwise(self) -> Work:
         """Build an operation that moves memory, or many calls; checks its first rows."""
@@ -195,7 +194,7 @@ class Ceilings(Case):
         facts = {"calls": CALLS}
         if self.operation != "call":
             facts = {"moved_bytes": PASSES[self.operation] * out.nbytes}
-        return Work(self.device, iteration, expected, result, TOLERANCE[self.precision], facts)
+        return Work(self.device, iteration, expected, result, precision.TOLERANCE[self.precision], facts)
 
 
 def checked_product(left: Tensor, right: Tensor) -> Tensor:

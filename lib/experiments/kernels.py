@@ -10,7 +10,7 @@ from lib.experiments.case import Recording
 from lib.experiments.step import Step
 from lib.instruments import compilation, device, profiler
 
-PROFILED = 3  # iterations; a profile of one could show an accident
+PROFILED = 3  # iterations, of which the median is told
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from lib import fast, model, timing, validate
+from lib.catalog import CATALOG
 from lib.experiments import case as measuring
 from lib.experiments.case import Case, Recording, Work
 from lib.experiments.step import Step
@@ -18,27 +19,9 @@ from lib.instruments import compilation, device
 from lib.validate import one_of
 
 PLAIN = "plain"
-SWITCHES = {  # in the order in which a report lists them
-    "default_allocator": "freed pages go back to the system",
-    "fused": "AdamW(fused=True)",
-    "sdpa": "scaled_dot_product_attention",
-    "compiled": "torch.compile of each layer",
-    "products": "matrix products by the faster library",
-    "bf16": "bf16 autocast",
-    "projections": "joined projections",
-    "cast_once": "weights cast once a step",
-    "whole": "torch.compile of the whole model",
-    "reduce_overhead": "CUDA graphs (mode reduce-overhead)",
-    "max_autotune": "mode max-autotune",
-}
-NEEDS = {  # a switch that works only with others
-    "cast_once": ("bf16", "fused"),
-    "whole": ("compiled",),
-    "reduce_overhead": ("whole",),
-    "max_autotune": ("whole",),
-}
+SWITCHES = CATALOG["ladder"].variants
 # torch.compile's modes for the whole model; all but the default replay CUDA graphs
-MODES = {"whole": "default", "reduce_overhead": "reduce-overhead", "max_autotune": "max-autotune"}
+WHOLE_MODES = {"whole": "default", "reduce_overhead": "reduce-overhead", "max_autotune": "max-autotune"}
 LOSS_STEPS = 50
 # built and warmed up once: with a large model that takes longer than its pairs
 _plain_works: dict["Ladder", Work] = {}  # of the last shape alone
@@ -46,7 +29,7 @@ _plain_works: dict["Ladder", Work] = {}  # of the last shape alone
 
 @dataclass(frozen=True)
 class Ladder(Case):
-    """Run a step with `switches`, joined by `+` in the order of SWITCHES, or `plain`.
+    """Run a step with `switches`, joined by `+` in the order of the catalogue, or `plain`.
 
     `losses` also trains 50 steps beside the plain one; among compiled cases, only the last one of a process may do that
     (see `compilation.cold`). Raises ValueError for switches that are unknown, out of order, or that lack one which they
@@ -64,7 +47,7 @@ class Ladder(Case):
         super().__post_init__()
         for switch in self.names:
             validate.choice("switches", switch, SWITCHES)
-            for needed in NEEDS.get(switch, ()):
+            for needed in SWITCHES[switch].needs:
                 if needed not in self.names:
                     raise ValueError(f"switches: got {self.switches}, expected {needed} before {switch}")
         if list(self.names) != [switch for switch in SWITCHES if switch in self.names]:
@@ -84,13 +67,12 @@ class Ladder(Case):
 
     @property
     def compiles(self) -> bool:
-        # the optimizer of `cast_once` compiles its update
-        return "compiled" in self.names or "cast_once" in self.names
+        return any(SWITCHES[switch].compiles for switch in self.names)
 
     @property
     def whole_mode(self) -> str | None:
         """Return the mode in which the whole model is compiled, None if by layer or not at all."""
-        modes = [mode for switch, mode in MODES.items() if switch in self.names]
+        modes = [mode for switch, mode in WHOLE_MODES.items() if switch in self.names]
         return modes[-1] if modes else None
 
     @property
@@ -129,11 +111,12 @@ class Ladder(Case):
         return work
 
     def measure(self, record: Recording, seconds: float) -> None:
-        """Check the step, then time it in pairs with the plain one; `plain` and `default_allocator` alone.
+        """Check the step, then time it in pairs with the plain one.
 
-        The first round, and measuring by hand, add memory and, if asked, the losses of both."""
+        `plain` and `default_allocator` are timed without pairs. The first round, and measuring by hand, add memory and,
+        if asked, the losses of both."""
         plain = replace(self, switches=PLAIN, losses=False)
-        # a GPU's allocator would count it in this rung's memory
+        # a GPU's allocator would count a plain step that waits for later rungs in the memory of this one
         if record.round <= 1 and self.device != "cpu":
             _plain_works.clear()
             gc.collect()

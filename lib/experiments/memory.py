@@ -24,12 +24,15 @@ class Memory(Step):
     def work(self, training: Training) -> Work:
         """Return the step with more facts from theory, in MiB.
 
-        They are one tensor of the residual stream and one layer's scores in fp32, and what the forward pass keeps
-        without checkpointing. The first iteration of an eager case lists what it saves for the backward pass."""
+        - `residual_mib`: a tensor of the residual stream, in fp32.
+        - `scores_mib`: the scores of one layer, in fp32.
+        - `kept_formula_mib`: what the forward pass keeps without checkpointing.
+
+        The first iteration of an eager case lists what it saves for the backward pass."""
         work = super().work(training)
         kept_bytes = memory.activation_bytes(self.shape, self.precision, self.attention, self.device)
         residual_bytes = 4 * self.shape.tokens * self.shape.d_model
-        sizes = {"residual": residual_bytes, "scores": 4 * self.shape.scores, "kept_formula": kept_bytes}
+        sizes = {"residual": residual_bytes, "scores": 4 * self.shape.num_scores, "kept_formula": kept_bytes}
         work.facts |= peak_memory.in_mib(sizes)
         if not self.compiles:
             work.around_first = functools.partial(memory_trace.saved_for_backward, training.module)

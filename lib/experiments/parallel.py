@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from lib import model, precision, timing
+from lib.catalog import CATALOG
 from lib.cost import flops
 from lib.experiments.case import Case, Recording, Work
 from lib.experiments.on_ranks import BACKEND_NAMES, OnRanks
@@ -26,10 +27,8 @@ from lib.parallel import accounting, ddp, timeline
 from lib.validate import one_of
 
 PLAIN = "plain"
-VARIANTS = (PLAIN, *ddp.VARIANTS, "sharded", "fsdp", "torch_ddp", "torch_zero", "torch_fsdp")
-SCHEMES = {"torch_zero": "sharded", "torch_fsdp": "fsdp"}  # in `accounting`, of variants with other names
+VARIANTS = CATALOG["parallel"].variants
 REPLICAS = {"fsdp": Shards, "torch_fsdp": TorchShards}  # of variants that share parameters
-BUCKETED = ("bucketed", "sharded", "torch_ddp", "torch_zero")  # variants that a size of buckets is for
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Parallel(OnRanks):
             raise ValueError(f"world: got {self.world}, expected {expected} for {self.variant}")
         if self.batch_size % self.world:
             raise ValueError(f"batch_size: got {self.batch_size}, expected a multiple of world, {self.world}")
-        if self.bucket_mib and self.variant not in BUCKETED:
+        if self.bucket_mib and not VARIANTS[self.variant].has_buckets:
             raise ValueError(f"bucket_mib: got {self.bucket_mib}, expected 0 for {self.variant}")
 
     @property
@@ -113,8 +112,7 @@ class Parallel(OnRanks):
         if self.variant == PLAIN:
             return self.step.setup()
         training = REPLICAS.get(self.variant, Replica)(self)
-        scheme = SCHEMES.get(self.variant, self.variant)
-        own_bytes = accounting.state_bytes(scheme, self.rank_shape, self.world)
+        own_bytes = accounting.state_bytes(VARIANTS[self.variant].scheme, self.rank_shape, self.world)
         facts = {
             "tokens": self.step.shape.tokens,
             "parameters": self.rank_shape.parameters,

@@ -8,15 +8,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lib import adam, fast, model, precision
+from lib.config import MODES
 from lib.experiments.reference import by_rows, checked, double
 from lib.timing import Mark
-
-MODES = {  # each runs part of a training step and marks these phases
-    "train_step": ("forward", "backward", "optimizer"),
-    "forward_backward": ("forward", "backward"),
-    "forward": ("forward",),  # with the graph that a backward pass would need
-    "no_grad": ("forward",),  # without it, as for inference
-}
 
 FIRST = "layers.0.attn.q_proj.weight"  # whose gradient passes through every layer
 

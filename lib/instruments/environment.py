@@ -86,8 +86,8 @@ def _commit() -> str:
         described = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     except OSError:
         described = ""
-    # a copy without its .git can be told its commit
-    return described or os.environ.get("COMMIT") or "no checkout"
+    # a copy that has no .git, or that of an older commit, can be told
+    return os.environ.get("COMMIT") or described or "no checkout"
 
 
 def describe(device: str) -> dict:

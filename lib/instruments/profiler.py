@@ -30,7 +30,7 @@ NODE = "autograd::engine::evaluate_function"  # in which the engine runs one nod
 def profile(
     iteration: Iteration, device: str, before: Callable[[], None], count: int, parts: Sequence[str] = ()
 ) -> dict:
-    """Return the `metrics` of `count` profiled iterations, after one unrecorded one.
+    """Return the `metrics` of `count` profiled iterations, after one unrecorded and one discarded one.
 
     `before` runs before each, outside its phases. `parts` are ranges of torch.profiler.record_function inside the first
     phase."""
@@ -42,7 +42,8 @@ def profile(
         # else the next iteration would be launched while this one runs
         on(device).synchronize()
 
-    return metrics(trace(run, count), device, parts)
+    # the first one recorded can take several times as long as the others
+    return metrics(trace(run, 1 + count), device, parts, discarded=1)
 
 
 def _note(name: str) -> None:
@@ -65,14 +66,15 @@ def trace(run: Callable[[], None], count: int) -> list[dict]:
         return json.loads(file.read_text())["traceEvents"]
 
 
-def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) -> dict:
+def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = (), discarded: int = 0) -> dict:
     """Compute metrics and tables from a trace's events, or say `profiler_missing`.
 
-    `profiled_<phase>_ms` and `profiled_total_ms` list one time for each iteration. The tables give `calls` and
-    `total_us` as the mean of one iteration. `kernels` has the most expensive kernels of each phase, on a CPU operators,
-    with their share of all kernels' time in the phase. `classes` sums each phase by class (see `kernel_classes`). The
-    table `parts`, there if `parts` names ranges, sums by class what ran in them and in the backward nodes of their
-    operators."""
+    `profiled_<phase>_ms` and `profiled_total_ms` list one time for each iteration but the first `discarded` ones. The
+    tables give `calls` and `total_us` of the iteration whose total is the median:
+    - `kernels`: the most expensive kernels of each phase, on a CPU operators, with their share of all kernels' time.
+    - `classes`: the sums of each phase by class (see `kernel_classes`).
+    - `parts`, there if `parts` names ranges: the sums by class of what ran in them and in the backward nodes of their
+      operators."""
     events = table(trace_events)
     windows = _windows(events)
     if device == "cpu":
@@ -83,13 +85,18 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = ()) ->
         if len(calls.drop_duplicates(["iteration", "phase"])) < len(windows):
             return {"profiler_missing": NO_KERNELS}
     calls["class"] = list(map(kernel_classes.classify, calls["name"], calls["phase"]))
-    iterations = windows["iteration"].nunique()
-    result = _durations(windows, calls, device)
-    result["kernels"] = _largest(calls, iterations).to_dict("list")
-    result["classes"] = _summed(calls, ["phase", "class"], iterations).to_dict("list")
+    phases_ms = _durations(windows, calls, device).iloc[discarded:]
+    totals_ms = phases_ms.sum(axis="columns")
+    result = {f"profiled_{phase}_ms": times_ms.tolist() for phase, times_ms in phases_ms.items()}
+    result["profiled_total_ms"] = totals_ms.tolist()
+    median = totals_ms.sort_values(kind="stable").index[(len(totals_ms) - 1) // 2]
+    windows = windows[windows["iteration"] == median]
+    calls = calls[calls["iteration"] == median]
+    result["kernels"] = _largest(calls).to_dict("list")
+    result["classes"] = _summed(calls, ["phase", "class"]).to_dict("list")
     if parts:
         calls_in_parts = _inside(calls, _part_spans(events, windows, parts), by="thread")
-        result["parts"] = _summed(calls_in_parts, ["part", "phase", "class"], iterations).to_dict("list")
+        result["parts"] = _summed(calls_in_parts, ["part", "phase", "class"]).to_dict("list")
     return result
 
 
@@ -166,8 +173,8 @@ def _kernels(events: pd.DataFrame) -> pd.DataFrame:
     return on_device.drop(columns=["at_us", "thread"]).merge(launches, on="correlation")
 
 
-def _durations(windows: pd.DataFrame, calls: pd.DataFrame, device: str) -> dict[str, list[float]]:
-    """Compute the milliseconds of each phase, on a CPU from mark to mark.
+def _durations(windows: pd.DataFrame, calls: pd.DataFrame, device: str) -> pd.DataFrame:
+    """Tabulate the milliseconds of each iteration, a row, and phase, a column; on a CPU from mark to mark.
 
     On a GPU a phase ends with the last kernel launched in it, as an event on the stream would show. It begins at the
     end of the phase before, or at the iteration's begin."""
@@ -178,25 +185,21 @@ def _durations(windows: pd.DataFrame, calls: pd.DataFrame, device: str) -> dict[
         ends_us = windows.join(last_us, on=["iteration", "phase"])["last_us"]
         is_first_phase = windows["iteration"].diff() != 0
         begins_us = begins_us.where(is_first_phase, ends_us.shift())
-    durations_ms = (ends_us - begins_us) / 1e3
-    metrics = {}
-    for phase, of_phase in durations_ms.groupby(windows["phase"], observed=True):
-        metrics[f"profiled_{phase}_ms"] = of_phase.tolist()
-    metrics["profiled_total_ms"] = durations_ms.groupby(windows["iteration"]).sum().tolist()
-    return metrics
+    durations = windows.assign(ms=(ends_us - begins_us) / 1e3)
+    return durations.pivot_table(index="iteration", columns="phase", values="ms", observed=True)
 
 
-def _summed(calls: pd.DataFrame, keys: list[str], iterations: int) -> pd.DataFrame:
+def _summed(calls: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Tabulate calls and microseconds in one iteration, by these columns."""
     # a categorical keeps the order of the classes in every table
     calls = calls.assign(**{"class": pd.Categorical(calls["class"], kernel_classes.CLASSES)})
-    sums = calls.groupby(keys, observed=True)["us"].agg(calls="count", total_us="sum") / iterations
+    sums = calls.groupby(keys, observed=True)["us"].agg(calls="count", total_us="sum")
     return sums.reset_index()
 
 
-def _largest(calls: pd.DataFrame, iterations: int) -> pd.DataFrame:
+def _largest(calls: pd.DataFrame) -> pd.DataFrame:
     """Tabulate the kernels of each phase that take most of its time."""
-    kernels = _summed(calls, ["phase", "name", "class"], iterations).rename(columns={"name": "kernel"})
+    kernels = _summed(calls, ["phase", "name", "class"]).rename(columns={"name": "kernel"})
     phase_us = kernels.groupby("phase", observed=True)["total_us"].transform("sum")
     kernels["share_percent"] = 100 * kernels["total_us"] / phase_us
     kernels = kernels.sort_values(["phase", "total_us"], ascending=[True, False], kind="stable")

@@ -17,8 +17,8 @@ from lib.cost.flops import Shape
 def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:
     """Return the bytes of a rank's parameters, gradients and moments after a step.
 
-    All are in fp32. Data parallel ranks hold all of them, a sharded optimizer its part of the moments (ZeRO stage 1),
-    FSDP its part of everything but norms (stage 3; Rajbhandari et al. 2020, section 5)."""
+    All are in fp32. By `scheme`, a rank of `replicas` holds all of them, of `sharded` its part of the moments (ZeRO
+    stage 1), and of `fsdp` its part of everything but norms (stage 3; Rajbhandari et al. 2020, section 5)."""
     number_bytes = {"parameters": 4, "gradients": 4, "states": 8}
     held = {name: float(size * shape.parameters) for name, size in number_bytes.items()}
     if scheme == "sharded":
@@ -60,6 +60,24 @@ def mixed_tokens(
     # the part of the products' time in which activations travel
     share = tensor_world / tensor_ranks(d_ff, flops, bandwidth, axes[1])
     return for_weights / (1 - share)
+
+
+def most_mixed_ranks(
+    tokens: float, d_ff: int, flops: float, bandwidth: float, overlap: bool = True
+) -> tuple[float, float]:
+    """Return the ranks X of FSDP and Y of tensor parallelism with the most devices X Y that products still bind.
+
+    For B tokens in all and a gated feed-forward block, whose three matrices have 6 B D F / (X Y C) of products.
+    - FSDP gathers 6 D F / Y bytes, of which X - 1 parts of X travel: (X - 1) / a of the products' time, a = B W / C.
+    - Tensor parallelism moves 4 B D / X bytes, Y - 1 parts of Y: (Y - 1) / b of it, b = 3 F W / (2 C).
+    - With `overlap` neither may exceed one: X = 1 + a, Y = 1 + b.
+    - Without, their sum may not, and the product X Y is largest where both take half: X = (a + b + a b) / (2 b) and
+      Y = (a + b + a b) / (2 a)."""
+    a = tokens * bandwidth / flops
+    b = 3 * d_ff * bandwidth / (2 * flops)
+    if overlap:
+        return 1 + a, 1 + b
+    return (a + b + a * b) / (2 * b), (a + b + a * b) / (2 * a)
 
 
 class XXL:

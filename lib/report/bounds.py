@@ -10,15 +10,11 @@ import numpy as np
 import pandas as pd
 
 from lib import records
-from lib.cost.flops import HOLDING_SCORES
+from lib.catalog import CATALOG
+from lib.config import MODES
 from lib.report.roofline import MOVING, PRODUCT_PHASES, PRODUCTS
 
 STEPS = ("step", "ladder", "kernels", "memory", "peers")  # experiments whose iteration is a training step
-PHASE_MODES = {
-    "forward": ("train_step", "forward_backward", "forward", "no_grad"),
-    "backward": ("train_step", "forward_backward"),
-    "optimizer": ("train_step",),
-}
 
 
 def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
@@ -83,7 +79,8 @@ def list_phases(experiment: str, table: pd.DataFrame) -> Sequence[tuple[pd.Serie
         if "causal_flops" in table:
             flops = table["causal_flops"].fillna(flops)
         # backward has twice the products of forward, and half of those of forward again where no scores were kept
-        passes = table["variant"].isin(HOLDING_SCORES).map({True: 3.0, False: 3.5})
+        holders = [name for name, variant in CATALOG["attention"].variants.items() if variant.holds_scores]
+        passes = table["variant"].isin(holders).map({True: 3.0, False: 3.5})
         return [(passes * flops, table["moved_bytes"])]
     if experiment == "attention_module":
         forward = (table["forward_flops"], table["forward_bytes"])
@@ -92,8 +89,8 @@ def list_phases(experiment: str, table: pd.DataFrame) -> Sequence[tuple[pd.Serie
     parts = []
     if experiment in STEPS:
         mode = table.get("mode", pd.Series("train_step", table.index))
-        for phase, modes in PHASE_MODES.items():
-            runs = mode.isin(modes)
+        for phase in MODES["train_step"]:
+            runs = mode.isin([name for name, phases in MODES.items() if phase in phases])
             # the optimizer multiplies no matrices, and has no FLOPs here
             flops = table.get(f"{phase}_flops", nothing)
             parts.append((flops.where(runs, 0.0), table[f"{phase}_bytes"].where(runs, 0.0)))

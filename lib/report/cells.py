@@ -11,9 +11,9 @@ from lib import execution
 from lib.report.show import LINE
 
 # tags of cells whose code, or text, the page does not show: `by-hand` tells those who run the notebook what to change
-UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup", "table", "by-hand"}
+UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup", "notebook-only", "by-hand"}
 # tags of cells whose last value, the records or the plain table, is for those who run the notebook
-BY_HAND = {"measure", "table"}
+BY_HAND = {"measure", "notebook-only"}
 HEADING = re.compile(r"(#{1,6}) +(.*)")
 TEXT = 9  # the level of what is no heading, below all of them
 

@@ -7,9 +7,6 @@ import pandas as pd
 from lib import catalog
 from lib.stats import comparisons, estimates, verdicts
 
-# of experiments whose baseline is no field of the catalogue
-OTHER_BASELINES = {"ladder": "plain", "calibration": "itself"}
-
 
 def judge(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.DataFrame:
     """Return the ratio of the baseline's time to each case's, of the whole and of each phase, judged.
@@ -56,10 +53,12 @@ def _estimate(used: pd.DataFrame, phase: str, is_by_hand: bool) -> pd.DataFrame:
 
 
 def baseline(experiment: str, case: Mapping) -> str:
-    """Name a case's baseline by the value in which it differs: naive, not compiled, checkpoint 0."""
+    """Name a case's baseline by the value in which it differs: naive, not compiled, checkpoint 0.
+
+    A case that ran in pairs without a baseline ran against itself."""
     rival = catalog.baseline(experiment, case)
     if rival is None:
-        return OTHER_BASELINES.get(experiment, "its baseline")
+        return "itself"
     for name, value in rival.items():
         if value is False:
             text = f"not {name}"

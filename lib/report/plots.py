@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -51,6 +52,17 @@ STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "lib", "xtick.color": QUIET, "xtick.labelcolor": "black",
     "ytick.color": QUIET, "ytick.labelcolor": "black",
 }  # fmt: skip
+
+
+def use_style() -> None:
+    """Let what a notebook draws from here on have the style of the report, whatever the user's own style is."""
+    mpl.rcdefaults()
+    mpl.rcParams.update(STYLE)
+
+
+def palette(names: pd.Series) -> dict[object, str]:
+    """Return the colour of each name, for seaborn's `palette`: the catalogue's, or a free one."""
+    return {name: HUES[hue] for name, hue, _ in _looks(names)}
 
 
 @mpl.rc_context(STYLE)
@@ -115,7 +127,7 @@ def bars(frame: pd.DataFrame, rows: str, parts: Sequence[str], xlabel: str, mark
     axes = figure.axes[0]
     places = np.arange(len(frame))
     left = np.zeros(len(frame))
-    squared_reach = np.zeros(len(frame))  # of half the interval of the sum
+    squared_reach = np.zeros(len(frame))  # the squared half-width of the interval of the sum
     ends = np.zeros(len(frame))  # of all that is drawn of a bar
     hues = STACK if len(parts) > 1 else ("blue",)
     for part, hue in zip(parts, hues[: len(parts)], strict=True):
@@ -184,6 +196,8 @@ def show(figure: Figure, alt: str, key: str = "") -> None:
 
     With a `key`, the notebook `summary` can show it too."""
     answers.figure(svg(figure, alt), key)
+    # else Jupyter would show it a second time, at the end of the cell
+    plt.close(figure)
 
 
 def svg(figure: Figure, alt: str) -> str:
@@ -211,16 +225,21 @@ def svg(figure: Figure, alt: str) -> str:
 
 def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     """Return each name with its hue and dash: the catalogue's, or a free hue."""
-    catalogue: dict[object, str] = {}
-    for experiment in CATALOG.values():
-        catalogue = dict(experiment.looks) | catalogue  # the first experiment's look of a name wins
-    names = names.drop_duplicates()
-    taken_hues = {catalogue[name].split()[0] for name in names if name in catalogue}
-    free_hues = itertools.cycle([hue for hue in HUES if hue not in taken_hues | {"ink"}] or HUES)
+    names = list(names.drop_duplicates())
+    # some are variants in two experiments: the one that knows most of them is meant
+    variants = max(CATALOG.values(), key=lambda entry: len(set(names) & set(entry.variants))).variants
+    hues = {name: variants[name].hue for name in names if name in variants}
+    # ink is for references
+    free_hues = [hue for hue in HUES if hue != "ink" and hue not in hues.values()]
+    if not free_hues:
+        free_hues = list(HUES)
+    free_hues = itertools.cycle(free_hues)
     looks = []
     for name in names:
-        hue, _, dash = (catalogue.get(name) or next(free_hues)).partition(" ")
-        looks.append((name, hue, dash))
+        if hues.get(name):
+            looks.append((name, hues[name], variants[name].dash))
+        else:
+            looks.append((name, next(free_hues), ""))
     return looks
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from lib import records
-from lib.config import SIZES
+from lib.config import MODES, SIZES
 from lib.records import NotMeasured
 from lib.report import tidy
 from lib.stats import intervals
@@ -23,10 +23,6 @@ MOVING = ("read", "copy", "add", "adamw")
 PRODUCTS = ("matmul", "projection", "up", "down", "head", "products")
 PRODUCT_PHASES = ("forward_ms", "input_gradients_ms", "weight_gradients_ms")  # a third of the FLOPs each
 STEP_FACTS = ("forward_flops", "backward_flops", "forward_bytes", "backward_bytes", "optimizer_bytes", "tokens")
-MODES = {
-    "train_step": ("forward", "backward", "optimizer"), "forward_backward": ("forward", "backward"),
-    "forward": ("forward",), "no_grad": ("forward",),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,14 @@ def ms(row: Row, name: str) -> str:
     return f"{_join(*spans.between(value, low, high))} {unit}"
 
 
+def mib(row: Row, name: str) -> str:
+    """Return the memory `<name>_mib` of a row of the table with its unit: 16.1 MiB; one that is missing is a dash."""
+    value = _cell(row, f"{name}_mib")
+    if math.isnan(value):
+        return MISSING
+    return f"{digits.number(value)} MiB"
+
+
 def times(row: Row, phase: str = "") -> str:
     """Say how a row's speedup is to be understood: 3.3× (3.1 to 3.5) faster than naive.
 
@@ -57,6 +65,9 @@ def times(row: Row, phase: str = "") -> str:
         return f"{factor} {verdict} than {rival}"
     if verdict == "same":
         return f"as fast as {rival}: {factor}"
+    if not ends[0]:
+        # a ratio without an interval can be anything but close to one, and still decides nothing
+        return f"{factor} as fast as {rival}, too few rounds for an interval"
     return f"neither clearly faster nor slower than {rival}: {factor}"
 
 

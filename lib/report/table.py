@@ -6,18 +6,15 @@ Every sentence, figure and table of a chapter reads from it. What has no data is
 import numpy as np
 import pandas as pd
 
-from lib import catalog
-from lib.records import COLUMNS
+from lib.catalog import CATALOG
+from lib.records import COLUMNS, STATUSES
 from lib.report import bounds, pairs, tidy
 from lib.stats import estimates, intervals
 
-STATUSES = {  # the worst last
-    "ok": "", "oom": "out of memory", "timeout": "took too long", "crashed": "crashed", "failed": "failed",
-}  # fmt: skip
 # what chapters show of records: these columns are there whatever was measured
 MEASURED = (
     "total_ms", "forward_ms", "backward_ms", "optimizer_ms", "first_iteration_ms", "paired_ms", "baseline_ms",
-    "peak_mib", "saved_mib",
+    "peak_mib", "saved_mib", "out_error", "gradient_error",
 )  # fmt: skip
 FACTS = (
     "tokens", "parameters", "elements", "forward_flops", "backward_flops", "forward_bytes", "backward_bytes",
@@ -41,13 +38,15 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
       phase the same with its name in front: `forward_speedup`. Without pairs the texts are "".
     - `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`, with its ends (see `lib.report.bounds`).
 
-    A column of `MEASURED` or `FACTS` is there, empty, also where no record has it."""
+    `attrs["machine"]` is the first machine, of which a chapter tells. The columns of `MEASURED` and `FACTS` are there,
+    empty, also where no record has them."""
     names = fields(records)
     tables = [_of_machine(rows, names) for _, rows in records.groupby("machine", sort=False)]
     if not tables:
         tables = [_of_machine(records, names)]
     result = pd.concat(tables, ignore_index=True)
-    result.attrs = dict(records.attrs)
+    # of records that were just measured, the machine is that of the first
+    result.attrs["machine"] = records.attrs.get("machine") or next(iter(result["machine"]), "")
     return result
 
 
@@ -56,7 +55,7 @@ def fields(records: pd.DataFrame) -> list[str]:
     if records.empty:
         # without records there are no metrics beside the fields
         return [name for name in records.columns if name not in COLUMNS]
-    return [name for name in catalog.CATALOG[records["experiment"].iloc[0]].fields if name in records]
+    return [name for name in CATALOG[records["experiment"].iloc[0]].fields if name in records]
 
 
 def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:

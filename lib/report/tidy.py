@@ -10,15 +10,10 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from lib import catalog
-from lib.records import NotMeasured
+from lib.records import STATUSES, NotMeasured
 from lib.stats import intervals, steady_state
 from lib.stats.intervals import Interval
 from lib.validate import BadInput
-
-STATUSES = {  # the worst last
-    "ok": "", "oom": "ran out of memory", "timeout": "took longer than its time limit", "crashed": "its process died",
-    "failed": "raised an error",
-}  # fmt: skip
 
 
 def fields(frame: pd.DataFrame) -> list[str]:

@@ -12,6 +12,7 @@ from lib.stats.intervals import t_reach
 
 FEWEST_ALONE = 3  # processes of a case whose interval stands without the other cases
 LEAST_ERROR = 1e-12  # of a logarithm, where all processes agree
+LEAST_FREEDOM = 1.0  # of Student's t: an interval with less tells nothing, as it spans many powers of ten
 
 
 def of_processes(logs: pd.Series, cases: pd.Series, noise: pd.Series | float = 0.0) -> pd.DataFrame:
@@ -21,7 +22,8 @@ def of_processes(logs: pd.Series, cases: pd.Series, noise: pd.Series | float = 0
     by its own samples, and the variance is at least its square.
     Returns one row a case: `log`, its standard `error`, and the `freedom` of Student's t.
     With three cases of several processes the variance is the moderated one. With fewer it is a case's own if it has at
-    least three processes, and the error is NaN otherwise."""
+    least three processes, and the error is NaN otherwise. It is NaN, too, with less than one degree of freedom, as of a
+    single process among cases whose variances differ widely."""
     grouped = logs.groupby(cases)
     counts = grouped.count()
     freedom = counts - 1
@@ -30,8 +32,8 @@ def of_processes(logs: pd.Series, cases: pd.Series, noise: pd.Series | float = 0
     if moderated is None:
         variance = variance.where(counts >= FEWEST_ALONE)
     else:
-        variance = pd.Series(moderated[0], counts.index)
         freedom = pd.Series(moderated[1], counts.index)
+        variance = pd.Series(moderated[0], counts.index).where(freedom >= LEAST_FREEDOM)
     # another case's calm processes say nothing of one whose own samples are far apart
     within = (noise**2 + 0 * logs).groupby(cases).mean()
     error = np.sqrt(variance.where(~(variance < within), within) / counts).clip(lower=LEAST_ERROR)

@@ -58,6 +58,9 @@ class Kernel:
         # a new folder for each kernel: the client of the former one may still remove its sockets
         self.folder = Path(tempfile.mkdtemp(prefix="kernel-", dir=place.scratch))
         self.variables = place.variables(self.folder)
+        if job.device == "cuda":
+            # two large models in pairs leave gaps in fixed segments, and then do not fit
+            self.variables["PYTORCH_ALLOC_CONF"] = os.environ.get("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         self.job = job
         self.log = self._new_file().with_suffix(".log")
         self.manager = execution.Kernel(str(self.folder))

@@ -92,14 +92,14 @@ def traffic(shape):
 
 
 @pytest.mark.parametrize("shape", EXACT, ids=str)
-def test_memory_bound_bytes_are_those_of_the_tensors_into_and_out_of_each_part(shape):
-    assert cost.memory_bound_bytes(shape, "fp32", "naive") == traffic(shape)
+def test_bytes_outside_products_are_those_of_the_tensors_into_and_out_of_each_part(shape):
+    assert cost.bytes_outside_products(shape, "fp32", "naive") == traffic(shape)
 
 
 def test_attention_in_tiles_moves_no_scores_and_narrow_products_halve_what_is_theirs():
-    full = cost.memory_bound_bytes(SHAPES["wide"], "fp32", "naive")
-    narrow = cost.memory_bound_bytes(SHAPES["wide"], "bf16", "naive")
-    assert cost.memory_bound_bytes(SHAPES["wide"], "fp32", "sdpa") == full | {"softmax": (0, 0)}
+    full = cost.bytes_outside_products(SHAPES["wide"], "fp32", "naive")
+    narrow = cost.bytes_outside_products(SHAPES["wide"], "bf16", "naive")
+    assert cost.bytes_outside_products(SHAPES["wide"], "fp32", "sdpa") == full | {"softmax": (0, 0)}
     for phase in (0, 1):
         assert all(2 * narrow[part][phase] == full[part][phase] for part in ("gate", "softmax"))
         assert narrow["embedding"][phase] == full["embedding"][phase]

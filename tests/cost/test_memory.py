@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lib import model, precision
+from lib.config import MODES
 from lib.cost import flops, memory
-from lib.experiments.training import MODES
 from lib.instruments import peak_memory
 from plain import one
 from shapes import SHAPES, build
@@ -61,7 +61,7 @@ def test_the_peak_of_a_step_is_the_predicted_one(monkeypatch, shape, name, atten
 def test_autocast_widens_the_softmax_on_a_gpu_only():
     shape = SHAPES["narrow"]
     cpu, cuda = (memory.activation_bytes(shape, "bf16", "naive", device) for device in ("cpu", "cuda"))
-    assert cuda - cpu == shape.num_layers * 4 * shape.scores  # the weights in single precision beside their copy
+    assert cuda - cpu == shape.num_layers * 4 * shape.num_scores  # the weights in single precision beside their copy
     assert memory.activation_bytes(shape, "fp32", "naive", "cuda") == memory.activation_bytes(shape, "fp32", "naive")
 
 

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -37,12 +38,13 @@ def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slu
     assert environment.machine("cpu") == other
 
 
-def test_a_copy_without_its_git_folder_is_told_its_commit(monkeypatch, tmp_path):
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
+@pytest.mark.parametrize(("root", "else_found"), [(ROOT, r"[0-9a-f]{12}(-dirty)?"), (Path("/"), "no checkout")])
+def test_a_copy_can_be_told_its_commit(monkeypatch, root, else_found):
+    monkeypatch.setattr(environment, "ROOT", root)
+    monkeypatch.delenv("COMMIT", raising=False)
+    assert re.fullmatch(else_found, environment._commit.__wrapped__())
     monkeypatch.setenv("COMMIT", "0123abcd")
     assert environment._commit.__wrapped__() == "0123abcd"
-    monkeypatch.delenv("COMMIT")
-    assert environment._commit.__wrapped__() == "no checkout"
 
 
 @pytest.mark.parametrize(("quota", "cores", "threads"), [(math.inf, 8, 6), (2.5, 2, 2), (0.5, 1, 1), (7.0, 7, 6)])

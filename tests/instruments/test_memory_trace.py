@@ -1,5 +1,6 @@
 """A trace says when memory was taken and freed, by whom, and what is alive at the peak."""
 
+import weakref
 from types import SimpleNamespace
 
 import pandas as pd
@@ -114,6 +115,17 @@ def test_kinds_and_modules_have_the_bytes_of_theory(monkeypatch):
     assert table["activations", "layers.*.attn.rope"] == 2 * 2 * 4 * 400 * 32
     assert table["activations", "token_embeddings"] == 4 * 400 * 32
     assert table["activations", "lm_head"] == 4 * 400 * 10_000
+
+
+def test_what_is_saved_for_a_backward_pass_that_never_comes_is_freed():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1))
+    with memory_trace.saved_for_backward(model) as metrics:
+        out = model(torch.randn(4, 8))
+    assert len(metrics["saved"]["module"]) == 2
+    # softmax saves its output, which would hold itself
+    freed = weakref.ref(out.untyped_storage())
+    del out
+    assert freed() is None
 
 
 def test_a_gpu_follows_one_iteration_and_counts_another(monkeypatch):

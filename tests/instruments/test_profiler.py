@@ -1,5 +1,7 @@
 """A trace becomes tables whose sums are the trace's, and names fall into the classes they belong to."""
 
+import statistics
+
 import pytest
 
 from lib.instruments import kernel_classes
@@ -27,6 +29,21 @@ def test_an_operator_has_its_own_time_without_that_of_those_it_calls():
     assert metrics["classes"] == {"phase": ["forward"], "class": ["matrix product"], "calls": [2.0], "total_us": [50.0]}
     assert metrics["profiled_forward_ms"] == [0.099]
     assert metrics["profiled_total_ms"] == [0.198]
+
+
+def test_a_table_is_of_the_median_iteration_and_no_phase_is_exceeded_by_its_operators():
+    events = []
+    start = 0
+    # the first is cold, and discarded; of the others, 650 is the median
+    for length in (2089, 639, 650, 700):
+        events += [note(profiling.START, start), event("cpu_op", "aten::mm", start + 5, length - 20)]
+        events += [note(profiling.END + "forward", start + length)]
+        start += length + 100
+    metrics = profiling.metrics(events, "cpu", discarded=1)
+    assert metrics["profiled_total_ms"] == [0.638, 0.649, 0.699]
+    assert metrics["classes"]["total_us"] == [630]
+    assert metrics["classes"]["calls"] == [1]
+    assert metrics["classes"]["total_us"][0] <= 1000 * statistics.median(metrics["profiled_forward_ms"])
 
 
 def test_a_kernel_belongs_to_the_phase_that_launched_it_though_it_runs_later():

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,8 +24,10 @@ def numels():
 
 
 def test_a_rank_holds_16_bytes_a_parameter_or_its_part_of_them(numels):
-    held = {scheme: sum(accounting.state_bytes(scheme, SHAPE, 64).values()) for scheme in ("flat", "sharded", "fsdp")}
-    assert held["flat"] == 16 * SHAPE.parameters
+    held = {}
+    for scheme in ("replicas", "sharded", "fsdp"):
+        held[scheme] = sum(accounting.state_bytes(scheme, SHAPE, 64).values())
+    assert held["replicas"] == 16 * SHAPE.parameters
     assert held["sharded"] == (8 + 8 / 64) * SHAPE.parameters
     assert held["fsdp"] == pytest.approx(16 * (numels["vectors"] + numels["matrices"] / 64))
 
@@ -35,6 +38,20 @@ def test_xxl_needs_320_tokens_a_device_with_overlap_and_395_without():
     assert accounting.mixed_tokens(**of, **mesh) == pytest.approx(319.4, abs=0.1)
     assert accounting.mixed_tokens(**of, **mesh, overlap=False) == pytest.approx(395.3, abs=0.1)
     assert accounting.tensor_ranks(**of) == pytest.approx(20.8, abs=0.1)
+
+
+@pytest.mark.parametrize(("overlap", "world", "fsdp"), [(False, 3430, 212), (True, 13_260, 411)])
+def test_no_other_mesh_of_more_devices_is_bound_by_products(overlap, world, fsdp):
+    of = {**accounting.TPU_V5P, "d_ff": accounting.XXL.d_ff, "tokens": 2**20}
+    ranks = accounting.most_mixed_ranks(**of, overlap=overlap)
+    assert (math.prod(ranks), ranks[0]) == pytest.approx((world, fsdp), rel=2e-3)
+    # by brute force over meshes, from the times themselves
+    intensity = of["flops"] / of["bandwidth"]
+    x, y = np.meshgrid(np.linspace(1, 800, 1600), np.linspace(1, 60, 1200))
+    weights = (x - 1) * intensity / of["tokens"]
+    activations = (y - 1) * 2 * intensity / (3 * of["d_ff"])
+    is_bound = np.maximum(weights, activations) <= 1 if overlap else weights + activations <= 1
+    assert (x * y)[is_bound].max() == pytest.approx(math.prod(ranks), rel=5e-3)
 
 
 def test_xxl_takes_3276_gib_and_35_devices():

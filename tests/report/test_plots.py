@@ -57,6 +57,15 @@ def test_lines_have_the_looks_of_the_catalogue_and_their_names_do_not_touch(time
     assert all(upper.y0 >= lower.y1 - 4 for lower, upper in itertools.pairwise(boxes))
 
 
+def test_a_variant_of_two_experiments_has_the_look_of_the_one_that_has_the_others_too(times):
+    times["variant"] = times["variant"].replace({"own": "fsdp", "sdpa": "torch_ddp"})
+    figure = plots.lines(times, "tokens", "ms", "variant")
+    hues = {note.get_text(): note.get_color() for note in figure.axes[0].texts}
+    assert hues == {"naive": plots.HUES["purple"], "fsdp": plots.HUES["green"], "torch_ddp": plots.HUES["blue"]}
+    dashes = [container.lines[0].get_linestyle() for container in figure.axes[0].containers]
+    assert sorted(dashes) == ["-", "-", "--"]
+
+
 def test_whiskers_end_where_the_intervals_do(times):
     axes = plots.lines(times, "tokens", "ms", "variant", log="").axes[0]
     (whiskers,) = axes.containers[1].lines[2]

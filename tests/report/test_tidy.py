@@ -108,7 +108,7 @@ def test_medians_have_a_row_a_case_and_machine(frame):
     for row in table[table["status"] == ""].itertuples():
         assert row.total_ms == intervals.median(grouped[row.machine, row.variant, row.num_params])
     assert table["rounds"].tolist() == [3, 3, 0, 3]
-    assert table["status"].tolist() == ["", "", "its process died", ""]
+    assert table["status"].tolist() == ["", "", "crashed", ""]
     assert table["peak_mib"].isna().all()
     assert table["total_ms"].isna().tolist() == [False, False, True, False]
     assert table["hardware"].tolist() == ["a test"] * 3 + ["else"]

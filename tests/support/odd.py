@@ -5,7 +5,11 @@ A notebook of the new kind may have several sets. Each must give an answer.
 
 PARAMETERS = {
     "adam": [{"variant": "fused", "num_params": 3, "param_size": 100, "amsgrad": False}],
-    "attention": [{"variant": "sdpa", "seq_len": 64, "d_head": 8, "precision": "bf16"}],
+    "attention": [
+        {"variant": "sdpa", "seq_len": 64, "d_head": 8, "precision": "bf16"},
+        {"variant": ["naive", "tiled"], "seq_len": [32, 48], "d_head": 16, "causal": False, "batch_size": 1},
+        {"variant": "sdpa", "seq_len": 40, "num_heads": 3, "batch_size": 1, "precision": "bf16", "native": True},
+    ],
     "attention_module": [
         {"d_model": 32, "context_length": 16, "num_heads": 2, "precision": "bf16", "compiled": False},
     ],
