@@ -50,7 +50,8 @@ def test_a_notebook_keeps_its_form(file):
         looks_up = LOOKS_UP.search(ast.unparse(tree)) and not {"parameters", "measure"} & set(tags)
         if looks_up and old_kind.is_old(notebook) and file.stem != "explore":
             assert "raises-exception" in tags, cell.source
-    assert total <= (150 if old_kind.is_old(notebook) else 120)
+    # explore is a small program with menus, and no chapter
+    assert total <= (150 if old_kind.is_old(notebook) or file.stem == "explore" else 120)
 
 
 def test_each_experiment_has_an_entry_and_each_entry_a_notebook():

@@ -1,6 +1,7 @@
 """Notebooks of the new kind give an answer at odd parameters, and their cells can run again in any order."""
 
 import ast
+import itertools
 import re
 from symtable import symtable
 
@@ -45,13 +46,12 @@ def assigned_names(source):
 
 
 def changed_names(source):
-    """Return the names of what a cell changes in place and has not made itself."""
+    """Return the names of what a cell changes in place and has not made itself; a function's body does nothing yet."""
     changed = set()
     own = assigned_names(source)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.arg):
-            own.add(node.arg)
-        elif isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+    statements = [node for node in ast.parse(source).body if not isinstance(node, ast.FunctionDef)]
+    for node in itertools.chain(*map(ast.walk, statements)):
+        if isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
             changed.add(root(node))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             is_inplace = any(keyword.arg == "inplace" for keyword in node.keywords)

@@ -12,6 +12,7 @@ from lib.stats.intervals import t_reach
 
 FEWEST_ALONE = 3  # processes of a case whose interval stands without the other cases
 LEAST_ERROR = 1e-12  # of a logarithm, where all processes agree
+VAGUE = 100.0  # between the ends of an interval: what is known so badly is told without them
 LEAST_FREEDOM = 1.0  # of Student's t: an interval with less tells nothing, as it spans many powers of ten
 
 
@@ -47,7 +48,14 @@ def geometric_means(medians: pd.Series, cases: pd.Series) -> pd.DataFrame:
     estimates = of_processes(np.log(medians), cases)
     reach = estimates["error"] * t_reach(estimates["freedom"])
     ends = {"value": estimates["log"], "low": estimates["log"] - reach, "high": estimates["log"] + reach}
-    return np.exp(pd.DataFrame(ends))
+    return without_vague_ends(np.exp(pd.DataFrame(ends)))
+
+
+def without_vague_ends(estimates: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of a value and its ends, in this order, without ends that are too far apart to tell anything."""
+    _, low, high = estimates.columns
+    is_vague = estimates[high] > VAGUE * estimates[low]
+    return estimates.assign(**{low: estimates[low].mask(is_vague), high: estimates[high].mask(is_vague)})
 
 
 def middles(medians: pd.Series, cases: pd.Series) -> pd.DataFrame:

@@ -10,10 +10,13 @@ import pandas as pd
 import scipy  # loads scipy.stats when it is first used, which takes a second
 from scipy import special
 
+from lib.stats import estimates as estimating
+
 MARGIN = 0.03  # two times are the same when their ratio is shown to lie within 3% of one
 # The share of false findings in a table. It is half of 5%, since a table may be looked at twice: `ROUNDS=` measures
 # again what was unclear at the first look, and the second look depends on the first.
 LEVEL = 0.025
+LARGEST_LOG = 300.0
 LEAST_SHARE = 0.75  # of a probable gain's interval, in logarithms, that lies above one
 
 
@@ -59,7 +62,11 @@ def judge(estimates: pd.DataFrame, counts: pd.Series) -> pd.DataFrame:
     share_above = (high / (high - low)).clip(0, 1)
     is_probable = (log > math.log1p(MARGIN)) & (share_above >= LEAST_SHARE) & (verdict == "unclear")
     advice = pd.Series("none", log.index).mask(is_probable, "probable").mask(verdict == "faster", "proven")
-    ratios = np.exp(pd.DataFrame({"speedup": log, "speedup_low": low, "speedup_high": high}))
+    # no end of an interval is beyond what a float holds
+    ends = pd.DataFrame({"speedup": log, "speedup_low": low, "speedup_high": high}).clip(-LARGEST_LOG, LARGEST_LOG)
+    ratios = np.exp(ends)
+    # what is found has its ends, since they are the verdict
+    ratios[verdict == "unclear"] = estimating.without_vague_ends(ratios[verdict == "unclear"])
     return ratios.assign(verdict=verdict, advice=advice)
 
 
