@@ -114,7 +114,7 @@ def test_the_gpu_sweep_has_every_case_that_the_questions_name():
 
 
 ODD = {
-    "adam": {"variant": "fused", "num_params": 3, "param_size": 100, "amsgrad": False},
+    "adam": {"variant": "fused", "num_params": 3, "param_size": 100, "amsgrad": True},
     "attention": {"variant": "sdpa", "seq_len": 64, "d_head": 8, "precision": "bf16"},
     "attention_module": {"d_model": 32, "context_length": 16, "num_heads": 2, "precision": "bf16", "compiled": False},
     "calibration": {},

@@ -285,6 +285,12 @@ def test_a_ceiling_is_the_best_rate_that_the_median_of_any_round_reached():
     assert memory.empty
 
 
+def test_a_call_takes_the_geometric_mean_of_the_rounds_medians(reference):
+    calls = reference["ceilings"].query("operation == 'call'")["total_ms"]
+    assert bounds.call_us(MACHINE).to_dict() == pytest.approx({"cpu": stats.gmean(calls.map(np.median))})
+    assert bounds.call_us("nobody-1c").empty
+
+
 def test_samples_explode_to_floats_for_seaborn(reference):
     frame = reference["step"]
     made = frame.explode("total_ms").astype({"total_ms": float})
