@@ -34,7 +34,7 @@ class Adam(Case):
     # the overhead of a tensor can far exceed its data
     num_params: int = field(default=1, metadata={"least": 0, "most": 100_000})
     param_size: int = field(default=16384, metadata={"least": 0})
-    amsgrad: bool = True
+    amsgrad: bool = False
     cold: bool = False
     device: str = "auto"
 
@@ -85,7 +85,10 @@ class Adam(Case):
             return {"update": checked(params) - old}
 
         elements = sum(param.numel() for param in params)
-        facts = {"elements": elements, "moved_bytes": flops.adam_bytes(elements, self.amsgrad)}
+        facts = {
+            "tensors": len(params), "elements": elements,
+            "moved_bytes": flops.adam_bytes(elements, self.amsgrad),
+        }  # fmt: skip
         before = timing.nothing
         if self.cold:
             before = device.flush(self.device)

@@ -64,6 +64,20 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return best_products, bytes_s.groupby(moving["device"]).max()
 
 
+def call_us(machine: str) -> pd.Series:
+    """Return the time in µs of a call that computes next to nothing, by device; on CUDA it is a launch.
+
+    It is the geometric mean of the rounds' medians, and empty where it was not measured."""
+    # a notebook may tell what it has just measured by hand, of a machine without records
+    if machine not in records.machines():
+        return pd.Series(dtype=float)
+    ceilings = records.load("ceilings", machine)
+    calls = ceilings[(ceilings["operation"] == "call") & (ceilings["status"] == "ok")]
+    # a sample is the time of a thousand calls in ms, which is that of one in µs
+    medians = calls.reindex(columns=["total_ms"])["total_ms"].map(np.median, na_action="ignore").astype(float)
+    return np.exp(np.log(medians).groupby(calls["device"]).mean())
+
+
 def _rates(rows: pd.DataFrame, metric: str, amounts: pd.Series) -> pd.Series:
     """Return an amount of FLOPs or bytes a second, at the median time of each record in ms."""
     return 1e3 * amounts / rows[metric].map(np.median, na_action="ignore").astype(float)

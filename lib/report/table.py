@@ -14,10 +14,10 @@ from lib.stats import estimates, intervals
 # what chapters show of records: these columns are there whatever was measured
 MEASURED = (
     "total_ms", "forward_ms", "backward_ms", "optimizer_ms", "first_iteration_ms", "paired_ms", "baseline_ms",
-    "peak_mib", "saved_mib", "out_error", "gradient_error",
+    "peak_mib", "saved_mib", "out_error", "gradient_error", "update_error",
 )  # fmt: skip
 FACTS = (
-    "tokens", "parameters", "elements", "forward_flops", "backward_flops", "forward_bytes", "backward_bytes",
+    "tokens", "parameters", "tensors", "elements", "forward_flops", "backward_flops", "forward_bytes", "backward_bytes",
     "optimizer_bytes", "moved_bytes",
 )  # fmt: skip
 WITHIN = "within one process"

@@ -214,7 +214,7 @@ def test_a_stale_comparison_is_none_of_those_that_are_judged_and_alone_it_is():
 
 def test_a_single_process_is_as_uncertain_as_its_own_pairs_even_where_others_are_calm():
     calm = in_pairs([1.0] * 9)
-    made = table(by_hand.frame(*calm, *in_pairs([1.5], rounds=1, first=9), *in_pairs([1.5], 1, noise=0.5, first=10)))
+    made = table(by_hand.frame(*calm, *in_pairs([1.5], rounds=1, first=9), *in_pairs([1.5], 1, noise=0.2, first=10)))
     assert made["verdict"].tolist()[9:] == ["faster", "unclear"]
     assert widths(made)[10] > 3 * widths(made)[9]
 
@@ -283,6 +283,12 @@ def test_a_ceiling_is_the_best_rate_that_the_median_of_any_round_reached():
     products, memory = bounds.best_rates(frame[frame["operation"] == "matmul"].drop(columns="moved_bytes"))
     assert len(products) == 2
     assert memory.empty
+
+
+def test_a_call_takes_the_geometric_mean_of_the_rounds_medians(reference):
+    calls = reference["ceilings"].query("operation == 'call'")["total_ms"]
+    assert bounds.call_us(MACHINE).to_dict() == pytest.approx({"cpu": stats.gmean(calls.map(np.median))})
+    assert bounds.call_us("nobody-1c").empty
 
 
 def test_samples_explode_to_floats_for_seaborn(reference):

@@ -4,7 +4,10 @@ A notebook of the new kind may have several sets. Each must give an answer.
 """
 
 PARAMETERS = {
-    "adam": [{"variant": "fused", "num_params": 3, "param_size": 100, "amsgrad": False}],
+    "adam": [
+        {"variant": "fused", "num_params": 3, "param_size": 100, "amsgrad": True},
+        {"variant": ["single_tensor", "foreach"], "num_params": 2, "param_size": [64, 4096]},
+    ],
     "attention": [
         {"variant": "sdpa", "seq_len": 64, "d_head": 8, "precision": "bf16"},
         {"variant": ["naive", "tiled"], "seq_len": [32, 48], "d_head": 16, "causal": False, "batch_size": 1},
