@@ -17,11 +17,11 @@ STATUSES = {  # the worst last
 # what chapters show of records: these columns are there whatever was measured
 MEASURED = (
     "total_ms", "forward_ms", "backward_ms", "optimizer_ms", "first_iteration_ms", "paired_ms", "baseline_ms",
-    "peak_mib", "saved_mib", "out_error", "gradient_error",
+    "peak_mib", "saved_mib", "out_error", "logits_error", "gradient_error", "update_error",
 )  # fmt: skip
 FACTS = (
     "tokens", "parameters", "elements", "forward_flops", "backward_flops", "forward_bytes", "backward_bytes",
-    "optimizer_bytes", "moved_bytes",
+    "optimizer_bytes", "moved_bytes", "calls",
 )  # fmt: skip
 WITHIN = "within one process"
 BETWEEN = "between processes"
