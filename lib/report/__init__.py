@@ -1,15 +1,15 @@
 """Turn records into a table, and the table into sentences, figures and a page.
 
 A notebook writes `from lib import report` and needs no other name: `report.table(records)`, `report.ms(row, "total")`,
-`report.mib(row, "peak")`, `report.times(row)`, `report.show(table[columns], caption, report.note(table))`,
-`report.answer(key, text)`, `report.figure(drawing, alt)`.
+`report.mib(row, "peak")`, `report.number(row, "bound_percent")`, `report.times(row)`,
+`report.show(table[columns], caption, report.note(table))`, `report.answer(key, text)`, `report.figure(drawing, alt)`.
 """
 
 from lib.report.answers import answer
-from lib.report.show import mib, ms, note, show, times
+from lib.report.show import mib, ms, note, number, show, times
 from lib.report.table import table
 
-__all__ = ["answer", "figure", "mib", "ms", "note", "show", "table", "times"]
+__all__ = ["answer", "figure", "mib", "ms", "note", "number", "show", "table", "times"]
 
 
 def figure(drawing, alt: str, key: str = "") -> None:

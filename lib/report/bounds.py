@@ -24,11 +24,8 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
     rate of memory. It is NaN for other experiments than steps, attention and AdamW, and where the ceilings were not
     measured."""
     total_ms = pd.Series(np.nan, table.index)
-    # a notebook may tell what it has just measured by hand, of a machine without records
-    if machine not in records.machines():
-        return total_ms
     parts = list_phases(experiment, table)
-    ceilings = records.load("ceilings", machine)
+    ceilings = load_ceilings(machine)
     if not parts or ceilings.empty:
         return total_ms
     products, memory = best_rates(ceilings)
@@ -39,6 +36,14 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
     for flops, moved_bytes in parts:
         total_ms += np.maximum(flops / flops_per_ms, moved_bytes / bytes_per_ms)
     return total_ms
+
+
+def load_ceilings(machine: str) -> pd.DataFrame:
+    """Load the records of a machine's ceilings, an empty frame with their columns where there are none."""
+    # a notebook may tell what it has just measured by hand, of a machine without records
+    if machine not in records.machines():
+        return records.frame("ceilings", [])
+    return records.load("ceilings", machine)
 
 
 def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:

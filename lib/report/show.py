@@ -37,6 +37,16 @@ def ms(row: Row, name: str) -> str:
     return f"{_join(*spans.between(value, low, high))} {unit}"
 
 
+def number(row: Row, name: str) -> str:
+    """Return the value `<name>` of a row of the table with its ends: 310 (300 to 330).
+
+    Without ends it is what a cell of a table shows; a missing one is a dash."""
+    value, low, high = _triple(row, name)
+    if math.isnan(low):
+        return _text(value)
+    return _join(*spans.between(value, low, high))
+
+
 def mib(row: Row, name: str) -> str:
     """Return the memory `<name>_mib` of a row of the table with its unit: 16.1 MiB; one that is missing is a dash."""
     value = _cell(row, f"{name}_mib")

@@ -14,11 +14,13 @@ from lib.stats import estimates, intervals
 # what chapters show of records: these columns are there whatever was measured
 MEASURED = (
     "total_ms", "forward_ms", "backward_ms", "optimizer_ms", "first_iteration_ms", "paired_ms", "baseline_ms",
-    "peak_mib", "saved_mib", "out_error", "gradient_error", "update_error",
+    "peak_mib", "saved_mib", "forward_end_mib", "backward_end_mib", "module_mib", "out_error", "logits_error",
+    "gradient_error", "weight_gradient_error", "update_error",
 )  # fmt: skip
 FACTS = (
-    "tokens", "parameters", "tensors", "elements", "forward_flops", "backward_flops", "forward_bytes", "backward_bytes",
-    "optimizer_bytes", "moved_bytes",
+    "tokens", "parameters", "tensors", "elements", "flops", "forward_flops", "backward_flops", "projection_flops",
+    "forward_bytes", "backward_bytes", "optimizer_bytes", "moved_bytes", "message_bytes", "calls", "graphs",
+    "graph_breaks",
 )  # fmt: skip
 WITHIN = "within one process"
 BETWEEN = "between processes"

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from lib import report
-from lib.report.show import ms, note, show, times
+from lib.report.show import ms, note, number, show, times
 
 ROW = {"total_ms": 69.123, "total_ms_low": 67.2, "total_ms_high": 71.9, "forward_ms": 20.44, "gone_ms": math.nan}
 
@@ -23,6 +23,14 @@ def test_a_time_has_its_ends_and_its_unit(row):
     # without ends, as of a value known to 2%
     assert ms(row, "forward") == "20.4 ms"
     assert ms(row, "gone") == ms(row, "backward") == "–"
+
+
+def test_a_number_is_what_a_cell_of_a_table_shows():
+    row = {"rate": 311.5, "rate_low": 301.8, "rate_high": 321.6, "bound_ms": 998.9, "calls": 815_991.4}
+    assert number(row, "rate") == "312 (302 to 322)"
+    assert number(row, "bound_ms") == "999"
+    assert number(row, "calls") == "816,000"
+    assert number(row, "gone") == "–"
 
 
 def test_a_time_of_a_second_or_more_is_in_seconds():
