@@ -73,11 +73,11 @@ def unfold(records: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataF
     records only the fresh ones are used."""
     names = [*fields(records), "machine"]
     records = records.reindex(columns=[*names, "status", "stale", name]).astype({"stale": bool})
-    holders = _usable(records, names).dropna(subset=name)
+    holders = _usable(records, names).dropna(subset=name).reset_index(drop=True)
     tables = pd.DataFrame(list(holders[name]), holders.index, columns)
     rows = holders[names].join(tables).explode(columns, ignore_index=True)
     # an empty table leaves a row of NaN
-    return rows.dropna(subset=columns, how="all").infer_objects()
+    return rows.dropna(subset=columns, how="all").reset_index(drop=True).infer_objects()
 
 
 def fields(records: pd.DataFrame) -> list[str]:
