@@ -3,13 +3,15 @@
 A notebook writes `from lib import report` and needs no other name: `report.table(records)`, `report.ms(row, "total")`,
 `report.mib(row, "peak")`, `report.number(row, "bound_percent")`, `report.times(row)`,
 `report.show(table[columns], caption, report.note(table))`, `report.answer(key, text)`, `report.figure(drawing, alt)`.
+`report.load("step", machine)` is the table of another experiment, and `report.unfold(records, "loops", columns)` has
+the rows of tables within records.
 """
 
 from lib.report.answers import answer
 from lib.report.show import mib, ms, note, number, show, times
-from lib.report.table import table
+from lib.report.table import load, table, unfold
 
-__all__ = ["answer", "figure", "mib", "ms", "note", "number", "show", "table", "times"]
+__all__ = ["answer", "figure", "load", "mib", "ms", "note", "number", "show", "table", "times", "unfold"]
 
 
 def figure(drawing, alt: str, key: str = "") -> None:

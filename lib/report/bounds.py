@@ -73,10 +73,7 @@ def call_us(machine: str) -> pd.Series:
     """Return the time in µs of a call that computes next to nothing, by device; on CUDA it is a launch.
 
     It is the geometric mean of the rounds' medians, and empty where it was not measured."""
-    # a notebook may tell what it has just measured by hand, of a machine without records
-    if machine not in records.machines():
-        return pd.Series(dtype=float)
-    ceilings = records.load("ceilings", machine)
+    ceilings = load_ceilings(machine)
     calls = ceilings[(ceilings["operation"] == "call") & (ceilings["status"] == "ok")]
     # a sample is the time of a thousand calls in ms, which is that of one in µs
     medians = calls.reindex(columns=["total_ms"])["total_ms"].map(np.median, na_action="ignore").astype(float)

@@ -18,7 +18,10 @@ MISSING = "–"
 NOT_MEASURED = "not measured by this sweep"
 LINE = '<p class="missing">'  # how one begins that says what is missing
 SECOND_MS = 1000.0
-UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "bytes": "bytes", "percent": "%"}
+UNITS = {
+    "ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "mb": "MB", "bytes": "bytes", "gbs": "GB/s",
+    "percent": "%",
+}  # fmt: skip
 
 Row = tuple | pd.Series | Mapping
 

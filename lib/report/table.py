@@ -3,9 +3,12 @@
 Every sentence, figure and table of a chapter reads from it. What has no data is NaN, and no column is missing for it.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
+from lib import records as stored
 from lib.catalog import CATALOG
 from lib.records import COLUMNS, STATUSES
 from lib.report import bounds, pairs, tidy
@@ -52,6 +55,29 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     return result
 
 
+def load(experiment: str, machine: str) -> pd.DataFrame:
+    """Return the table of another experiment on the same machine.
+
+    It has no rows where that machine has no records, as when someone measures by hand on a new one."""
+    if machine not in stored.machines():
+        return table(stored.frame(experiment, []))
+    return table(stored.load(experiment, machine))
+
+
+def unfold(records: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of the tables that records hold, such as `loops`, after the case's fields and `machine`.
+
+    `columns` are those of such a table; where no record holds one, there are no rows. Of a case with fresh and stale
+    records only the fresh ones are used."""
+    names = [*fields(records), "machine"]
+    records = records.reindex(columns=[*names, "status", "stale", name]).astype({"stale": bool})
+    holders = _usable(records, names).dropna(subset=name).reset_index(drop=True)
+    tables = pd.DataFrame(list(holders[name]), holders.index, columns)
+    rows = holders[names].join(tables).explode(columns, ignore_index=True)
+    # an empty table leaves a row of NaN
+    return rows.dropna(subset=columns, how="all").reset_index(drop=True).infer_objects()
+
+
 def fields(records: pd.DataFrame) -> list[str]:
     """List the fields of a case of these records."""
     if records.empty:
@@ -67,7 +93,7 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         noisy=tidy.noisy(records).astype(int),
         stale=records["stale"].astype(bool),
     )
-    used = _usable(records)
+    used = _usable(records, ["case"])
     # round 0 is for what someone measures in JupyterLab
     is_by_hand = (used["round"] == 0).all()
     cases = _describe(records, used, names)
@@ -87,10 +113,10 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     return result.join(_bound(records, result))
 
 
-def _usable(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the records that are ok, of each case the fresh ones if it has any."""
+def _usable(records: pd.DataFrame, case: list[str]) -> pd.DataFrame:
+    """Return the records that are ok, of each case, told apart by these columns, the fresh ones if it has any."""
     measured = records[records["status"] == "ok"]
-    has_only_stale = measured.groupby("case")["stale"].transform("all")
+    has_only_stale = measured.groupby(case, dropna=False)["stale"].transform("all").astype(bool)
     return measured[~measured["stale"] | has_only_stale]
 
 

@@ -11,7 +11,7 @@ import by_hand
 from lib import catalog, records
 from lib.report import bounds, tidy
 from lib.report.pairs import baseline
-from lib.report.table import fields, table
+from lib.report.table import fields, load, table, unfold
 from lib.stats import comparisons, intervals, moderation
 
 RANDOM = np.random.default_rng(1)
@@ -289,6 +289,34 @@ def test_a_call_takes_the_geometric_mean_of_the_rounds_medians(reference):
     calls = reference["ceilings"].query("operation == 'call'")["total_ms"]
     assert bounds.call_us(MACHINE).to_dict() == pytest.approx({"cpu": stats.gmean(calls.map(np.median))})
     assert bounds.call_us("nobody-1c").empty
+
+
+def test_tables_within_records_unfold_to_their_rows_beside_the_case(reference):
+    frame = reference["precision"]
+    columns = ["scale", "step", "failure"]
+    parts = []
+    for record in frame.dropna(subset="norm_limits").itertuples():
+        inner = pd.DataFrame(record.norm_limits)
+        parts.append(inner.assign(subject=record.subject, precision=record.precision))
+    expected = pd.concat([part for part in parts if len(part)], ignore_index=True)
+    made = unfold(frame, "norm_limits", columns)
+    assert list(made) == [*fields(frame), "machine", *columns]
+    pd.testing.assert_frame_equal(made[list(expected)], expected, check_dtype=False)
+
+
+def test_of_stale_and_fresh_records_only_the_fresh_ones_unfold(reference):
+    first = reference["precision"].dropna(subset="loops").head(1)
+    fresh = first.assign(stale=False, loops=[{"loop": ["a", "b"], "sum": [1.0, 2.0]}])
+    made = unfold(pd.concat([first.assign(stale=True), fresh]), "loops", ["loop", "sum"])
+    assert made[["loop", "sum"]].to_dict("list") == {"loop": ["a", "b"], "sum": [1.0, 2.0]}
+
+
+def test_of_a_machine_without_records_another_experiment_has_its_columns_and_no_rows():
+    made = load("step", "nobody-1c")
+    assert made.empty
+    assert set(catalog.CATALOG["step"].fields) <= set(made)
+    assert len(load("step", MACHINE)) == len(table(records.load("step", MACHINE)))
+    assert unfold(records.frame("precision", []), "loops", ["loop", "sum"]).empty
 
 
 def test_samples_explode_to_floats_for_seaborn(reference):
