@@ -6,6 +6,7 @@ import weakref
 from dataclasses import replace
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -142,11 +143,84 @@ def trained(kind: str, model: str, parts: int = 1, **options) -> dict:
 
 def backward_twice() -> None:
     network = DistributedDataParallel(built("plain"), "overlap")
-    rank_loss(network, 0, 0).backward()
+    losses = [rank_loss(network, step, 0) for step in range(2)]
+    losses[0].backward()
     try:
-        rank_loss(network, 1, 0).backward()
+        losses[1].backward()
     finally:
         network.finish_gradient_synchronization()
+
+
+class Failing(torch.autograd.Function):
+    """Fail in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("backward failed")
+
+
+def fail_half_way(network: nn.Module, step: int) -> None:
+    """Begin a backward pass that ends after the last layers."""
+    hook = network.module.layers[0].register_forward_hook(lambda module, inputs, output: Failing.apply(output))
+    with pytest.raises(RuntimeError, match="backward failed"):
+        rank_loss(network, step, dist.get_rank()).backward()
+    hook.remove()
+
+
+def uneven_use(kind: str, **options) -> float:
+    """Use a wrapper as PyTorch's are used: dropped batches, failed passes, accumulation, a second wrapper, freezing.
+
+    Return the largest difference of gradients from those of one process."""
+    torch.manual_seed(0)
+    module = built("plain")
+    plain = copy.deepcopy(module)
+    network = wrapped(kind, module, **options)
+    rank = dist.get_rank()
+    # a batch that is dropped, then one that fails
+    rank_loss(network, 0, rank).backward()
+    network.zero_grad()
+    fail_half_way(network, 1)
+    network.zero_grad()
+    differences = []
+
+    def compare(step: int, parts: int = 1) -> None:
+        """Finish, and compare what the optimizer sees."""
+        network.finish_gradient_synchronization()
+        add_up(plain, step, parts)
+        optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+        optimizer.step()
+        torch.optim.SGD(plain.parameters(), lr=1.0).step()
+        optimizer.zero_grad()
+        differences.append(difference(whole(network), plain.state_dict()))
+
+    rank_loss(network, 2, rank).backward()
+    compare(2)
+    for part in range(2):
+        (rank_loss(network, 3, rank, part) / 2).backward()
+    compare(3, parts=2)
+    if kind == "ddp":
+        with network.no_sync():
+            (rank_loss(network, 4, rank, 0) / 2).backward()
+        (rank_loss(network, 4, rank, 1) / 2).backward()
+        compare(4, parts=2)
+        first = network
+        network = wrapped(kind, module, **options)
+        rank_loss(network, 5, rank).backward()
+        compare(5)
+        del first
+        for owner in (module, plain):
+            owner.layers[0].requires_grad_(False)
+        rank_loss(network, 6, rank).backward()
+        network.finish_gradient_synchronization()
+        assert all(param.grad is None for param in module.layers[0].parameters())
+        compare(6)
+        del network
+        rank_loss(module, 7, rank).backward()
+    return max(differences)
 
 
 OPTIMIZERS = {
