@@ -224,6 +224,49 @@ def uneven_use(kind: str, **options) -> float:
     return max(differences)
 
 
+class Counting(torch.optim.SGD):
+    """Step by a rate that falls with a count that it keeps in its groups."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            group["lr"] = 0.1 / group["count"]
+        return super().step(closure)
+
+
+def other_optimizers(name: str) -> float:
+    """Train by optimizers that keep state in groups, or look at shapes; return the largest difference of weights."""
+    make = {
+        "counting": (Counting, {"momentum": 0.9}),
+        "muon": (torch.optim.Muon, {"lr": 0.1}),
+        "torch": OPTIMIZERS["torch"],
+    }
+    optimizer_cls, settings = make[name]
+    torch.manual_seed(0)
+    network = nn.Sequential(*(nn.Linear(6, 6, bias=False) for _ in range(5)))
+    plain = copy.deepcopy(network)
+    sharded = ShardedOptimizer(network.parameters(), optimizer_cls, **settings)
+    reference = optimizer_cls(plain.parameters(), **settings)
+    for step in range(6):
+        if step == 2:
+            network, sharded = copy.deepcopy((network, sharded))
+        if step == 4:
+            # the state of one process
+            sharded = ShardedOptimizer(network.parameters(), optimizer_cls, **settings)
+            sharded.load_state_dict(copy.deepcopy(reference.state_dict()))
+        for module in (network, plain):
+            module.zero_grad()
+            module(torch.eye(6) + step).square().mean().backward()
+        sharded.step()
+        reference.step()
+    states = [None] * dist.get_world_size()
+    dist.all_gather_object(states, sharded.state_dict())
+    neighbour = (dist.get_rank() + 1) % dist.get_world_size()
+    with pytest.raises(ValueError, match=f"state_dict: got the share of rank {neighbour} of 2, expected"):
+        sharded.load_state_dict(states[neighbour])
+    return difference(network.state_dict(), plain.state_dict())
+
+
 def assign_data(module: nn.Module) -> None:
     for param in module.parameters():
         param.data = param.data - 0.1 * param.grad
