@@ -195,14 +195,15 @@ class FullySharded(nn.Module):
         """Let all ranks have a gradient that is not finite where any has: GradScaler decides by its own rank's."""
         gradients = [shard.param.grad for shard in self._shards if shard.param.grad is not None]
         poison = self._norm(2.0) * 0  # zero, or no number
-        max(gradients, key=Tensor.numel).add_(poison)
+        if gradients:
+            max(gradients, key=Tensor.numel).add_(poison)
 
     def _before_forward(self, place: int, module: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
         """Gather a layer and begin with the next; return its inputs."""
         near = self._layers[place : place + 2]
         if self._in_backward:  # a checkpoint computes it again
             near = near[:1]
-            if place in self._without_grad:
+            if place in self._without_grad and torch.is_grad_enabled():
                 # the graph would begin here, and no hook would free the layer
                 raise RuntimeError("checkpoint: got use_reentrant=True, expected use_reentrant=False")
         elif torch.is_grad_enabled():
