@@ -12,6 +12,7 @@ algorithm 2; amsgrad: Reddi et al. 2018).
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
@@ -33,6 +34,10 @@ class Hyper:
     amsgrad: bool = False
 
     def __post_init__(self):
+        for name, value in vars(self).items():
+            # a number of numpy or torch, as a schedule may compute it
+            if hasattr(value, "item"):
+                object.__setattr__(self, name, value.item())
         validate.fields(self)
         for name in ("lr", "eps", "weight_decay"):
             validate.at_least(name, getattr(self, name), 0)
@@ -72,9 +77,14 @@ def foreach(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper:
         rms = torch._foreach_sqrt(exp_avg_sqs)
     torch._foreach_div_(rms, [(1 - hyper.beta2**t) ** 0.5 for t in counts])
     torch._foreach_add_(rms, hyper.eps)
-    # the rate goes into the denominator: addcdiv takes numbers alone, and inside torch.compile the rate is a tensor
-    torch._foreach_div_(rms, [-hyper.lr / (1 - hyper.beta1**t) for t in counts])
-    torch._foreach_addcdiv_(params, exp_avgs, rms)
+    rates = [-hyper.lr / (1 - hyper.beta1**t) for t in counts]
+    if torch.compiler.is_compiling():
+        # rates are tensors here, and addcdiv takes numbers alone: they go into the denominator
+        torch._foreach_div_(rms, rates)
+        torch._foreach_addcdiv_(params, exp_avgs, rms)
+    else:
+        # apart from the denominator, which a small rate would make overflow in fp16
+        torch._foreach_addcdiv_(params, exp_avgs, rms, rates)
 
 
 def fused(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: Hyper) -> None:
@@ -92,8 +102,8 @@ def _as_float(step: Tensor) -> float | Tensor:
 
 @functools.cache
 def _compiled(variant):
-    # at the first step, since importing the compiler takes seconds
-    return torch.compile(variant, dynamic=False, fullgraph=True)
+    # At the first step, since importing the compiler takes seconds. Not `fullgraph`, which raises after eight graphs.
+    return torch.compile(variant, dynamic=False)
 
 
 VARIANTS = {
@@ -149,14 +159,25 @@ class AdamW(torch.optim.Optimizer):
         }
         super().__init__(params, defaults)
 
+    def __getstate__(self) -> dict:
+        """Return what copies and pickles keep."""
+        return super().__getstate__() | {"variant": self.variant}
+
     def load_state_dict(self, state_dict: dict) -> None:
         """Load a state that any variant or torch.optim.AdamW saved."""
         own = {"fused": counts_on_device(self.variant)}
         groups = [group | own for group in state_dict["param_groups"]]
         super().load_state_dict({**state_dict, "param_groups": groups})
 
-    def step(self) -> None:
-        """Update what has a gradient; compiled variants recompile for a new `lr`, and fail at the ninth."""
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Call `closure`, update what has a gradient, and return the closure's result.
+
+        Compiled variants compile anew for another `lr` or other parameters with gradients, and after eight times
+        run eagerly."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             hyper = Hyper(group["lr"], *group["betas"], group["eps"], group["weight_decay"], group["amsgrad"])
@@ -165,6 +186,7 @@ class AdamW(torch.optim.Optimizer):
                     self.state[p] = state(p, self.variant, hyper.amsgrad)
             if params:
                 self._update(params, hyper)
+        return loss
 
     # overridden in fast.AdamW
     def _update(self, params: list[Tensor], hyper: Hyper) -> None:

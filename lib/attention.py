@@ -61,6 +61,24 @@ def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Te
     return out.reshape(*q_XTD.shape[:-1], v_XSD.shape[-1])
 
 
+@sdpa_kernel(SDPBackend.FLASH_ATTENTION)
+def sdpa_flash(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Call `sdpa` with its kernel of Dao 2023, on CPUs PyTorch's own, allowed alone."""
+    return sdpa(q_XTD, k_XSD, v_XSD, causal)
+
+
+@sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)
+def sdpa_efficient(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Call `sdpa` with its kernel of xFormers allowed alone."""
+    return sdpa(q_XTD, k_XSD, v_XSD, causal)
+
+
+@sdpa_kernel(SDPBackend.CUDNN_ATTENTION)
+def sdpa_cudnn(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
+    """Call `sdpa` with its kernel of cuDNN allowed alone."""
+    return sdpa(q_XTD, k_XSD, v_XSD, causal)
+
+
 def chosen_kernel(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> str:
     """Name the kernel that `sdpa` takes for these inputs, as torch.nn.attention.SDPBackend does."""
     inputs = [tiles.as_4d(tensor) for tensor in (q_XTD, k_XSD, v_XSD)]
@@ -112,10 +130,9 @@ VARIANTS = {
     "naive": naive,
     "tiled": tiled,
     "sdpa": sdpa,
-    # a context manager that decorates: in each call PyTorch may use one kernel and no other
-    "sdpa_flash": sdpa_kernel(SDPBackend.FLASH_ATTENTION)(sdpa),  # on CUDA that of Dao 2023
-    "sdpa_efficient": sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)(sdpa),  # of xFormers
-    "sdpa_cudnn": sdpa_kernel(SDPBackend.CUDNN_ATTENTION)(sdpa),
+    "sdpa_flash": sdpa_flash,
+    "sdpa_efficient": sdpa_efficient,
+    "sdpa_cudnn": sdpa_cudnn,
     "compiled": compiled,
     "flash_compiled": flash_compiled,
     "triton": triton,

@@ -62,13 +62,30 @@ class RoPE(nn.Module):
 
     def __init__(self, d_head: int, context_length: int, theta: float):
         super().__init__()
-        frequency_P = theta ** -(torch.arange(0, d_head, 2) / d_head)
-        angle_TP = torch.arange(context_length)[:, None] * frequency_P
+        self.theta = theta
         # not in the state dict, which has the parameters alone
-        self.register_buffer("cos_TP", angle_TP.cos(), persistent=False)
-        self.register_buffer("sin_TP", angle_TP.sin(), persistent=False)
+        self.register_buffer("cos_TP", torch.empty(context_length, d_head // 2), persistent=False)
+        self.register_buffer("sin_TP", torch.empty_like(self.cos_TP), persistent=False)
+        self.fill_tables()
+
+    def fill_tables(self) -> None:
+        """Compute the tables in fp32 on the CPU, and move them where they were."""
+        context_length, pairs = self.cos_TP.shape
+        frequency_P = self.theta ** -(torch.arange(pairs, device="cpu") / pairs)
+        angle_TP = torch.arange(context_length, device="cpu")[:, None] * frequency_P
+        self.cos_TP = angle_TP.cos().to(self.cos_TP)
+        self.sin_TP = angle_TP.sin().to(self.sin_TP)
+
+    def _apply(self, fn, recurse=True):
+        """Move or cast the tables; `to_empty` leaves them unwritten, and a state dict has none."""
+        super()._apply(fn, recurse)
+        self.fill_tables()
+        return self
 
     def forward(self, x_BHTD: Tensor) -> Tensor:
+        # of a model built without memory, whose parameters were then assigned
+        if self.cos_TP.is_meta:
+            self.to_empty(device=x_BHTD.device)
         tokens = x_BHTD.shape[-2]
         cos_TP = self.cos_TP[:tokens]
         sin_TP = self.sin_TP[:tokens]

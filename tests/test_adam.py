@@ -1,7 +1,9 @@
 """Every variant of AdamW steps as PyTorch's own does, and its state can be saved, loaded and exchanged with it."""
 
+import copy
 import io
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,6 +104,52 @@ def test_groups_keep_their_own_settings_and_a_schedule_of_the_learning_rate_is_f
             optimizer.param_groups[0]["lr"] = 0.05 * (1 - step / 10)
         found, expected = (run(optimizer, [step]) for optimizer in optimizers)
     check(found, expected)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])  # by the state that a pickle has, too
+def test_a_copy_steps_as_that_of_torch_by_closures_and_rates_of_numpy_and_torch(copied):
+    results = []
+    for make in (lambda params: AdamW(params, "foreach", DECAYED), lambda params: torch_adamw(params, DECAYED)):
+        optimizer = copied(make(parameters()))
+        params = optimizer.param_groups[0]["params"]
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: np.float64(0.5) ** step)
+        for step in range(3):
+            give_gradients(params, step)
+            assert optimizer.step(lambda step=step: 3.0 + step) == 3.0 + step
+            schedule.step()
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.2)
+        give_gradients(params, 3)
+        assert optimizer.step(None) is None
+        results.append([p.detach() for p in params])
+    check(*results)
+
+
+@pytest.mark.parametrize("variant", EAGER)
+def test_large_fp16_gradients_and_a_small_rate_step_as_in_torch(variant):
+    results = []
+    hyper = Hyper(lr=1e-4)
+    for make in (lambda params: AdamW(params, variant, hyper), lambda params: torch_adamw(params, hyper, foreach=True)):
+        p = torch.nn.Parameter(torch.full((3,), 0.01, dtype=torch.float16))
+        p.grad = torch.full_like(p, 100.0)
+        make([p]).step()
+        results.append(p.detach())
+    assert results[1][0] < 0.01
+    torch.testing.assert_close(*results)
+
+
+@needs_compiler
+def test_more_sets_of_gradients_than_graphs_step_as_in_torch(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
+    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", False)  # as PyTorch has it
+    results = []
+    for optimizer in (AdamW(parameters(2), "compiled_foreach"), torch_adamw(parameters(2), Hyper())):
+        params = optimizer.param_groups[0]["params"]
+        for gradients in ((1.0, None), (None, 1.0), (1.0, 2.0)):
+            for p, value in zip(params, gradients, strict=True):
+                p.grad = None if value is None else torch.full_like(p, value)
+            optimizer.step()
+        results.append([p.detach() for p in params])
+    check(*results)
 
 
 def test_what_cannot_be_is_refused_by_name():

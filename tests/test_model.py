@@ -1,5 +1,7 @@
 """The language model is the one of the equations, has the assignment's sizes, and refuses shapes it cannot have."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,31 @@ def test_the_attention_named_is_the_one_used_and_an_unknown_one_refused(monkeypa
     monkeypatch.setitem(VARIANTS, "sdpa", lambda q, k, v, causal: torch.zeros_like(v))
     with torch.no_grad():
         assert (build(attention="sdpa")(TOKENS) - build()(TOKENS)).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_model_without_memory_gives_the_logits_of_the_state_that_it_loads(assign, dtype):
+    state = build().to(dtype).state_dict()
+    with torch.device("meta"):
+        network = TransformerLM(CONFIG).to(dtype)
+    if not assign:
+        network.to_empty(device="cpu")
+        for buffer in network.buffers():
+            assert buffer.dtype == dtype
+    network.load_state_dict(state, assign=assign)
+    assert torch.equal(network(TOKENS), build().to(dtype)(TOKENS))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_model_of_any_attention_can_be_pickled(variant):
+    network = build(attention=variant)
+    file = io.BytesIO()
+    torch.save(network, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    torch.testing.assert_close(loaded.state_dict(), network.state_dict())
+    assert loaded.layers[0].attn.attend is VARIANTS[variant]
 
 
 def test_as_many_tokens_as_the_context_are_accepted_and_no_more():

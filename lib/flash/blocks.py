@@ -24,7 +24,7 @@ class FlashAttentionTorch(torch.autograd.Function):
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False, block=BLOCK, compiled=False):
         weigh = _compiled(_weigh) if compiled else _weigh
-        q_XTD = _as_3d(Q) / math.sqrt(Q.shape[-1])  # so that products with keys are scores
+        q_XTD = _as_3d(Q)
         k_XSD = _as_3d(K)
         v_XSD = _as_3d(V)
         out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
@@ -35,7 +35,7 @@ class FlashAttentionTorch(torch.autograd.Function):
             shrink_XR1 = weigh(scores_XRN, largest_XT1[..., rows, :], total_XT1[..., rows, :])
             # in place, scores became weights
             weights_XRN = scores_XRN
-            _add_product(out_XTD[..., rows, :].mul_(shrink_XR1), weights_XRN.to(V.dtype), v_XSD[..., keys, :])
+            _add_product(out_XTD[..., rows, :].mul_(shrink_XR1), weights_XRN, v_XSD[..., keys, :])
             del scores_XRN, weights_XRN  # before the next block has its own
         out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
         logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
@@ -50,7 +50,8 @@ class FlashAttentionTorch(torch.autograd.Function):
     def backward(ctx, dO):
         weigh_again = _compiled(_weigh_again) if ctx.compiled else _weigh_again
         Q, K, V, out, logsumexp = ctx.saved_tensors
-        q_XTD = _as_3d(Q) / math.sqrt(Q.shape[-1])  # so that products with keys are scores
+        scale = 1 / math.sqrt(Q.shape[-1])
+        q_XTD = _as_3d(Q)
         k_XSD = _as_3d(K)
         v_XSD = _as_3d(V)
         dout_XTD = _as_3d(dO)
@@ -66,17 +67,17 @@ class FlashAttentionTorch(torch.autograd.Function):
             dout_XRD = dout_XTD[..., rows, :]
             k_XND = k_XSD[..., keys, :]
             scores_XRN = _scores(q_XRD, k_XND, future_NN)
-            dweights_XRN = (dout_XRD @ v_XSD[..., keys, :].mT).to(scores_XRN.dtype)
+            dweights_XRN = _product(dout_XRD, v_XSD[..., keys, :].mT)
             weigh_again(scores_XRN, dweights_XRN, logsumexp_XT1[..., rows, :], mean_XT1[..., rows, :])
             # in place, scores became weights, and gradients of weights those of scores
             weights_XRN = scores_XRN
-            dscores_XRN = dweights_XRN.to(Q.dtype)
-            del scores_XRN, dweights_XRN  # under a narrow type, `to` made a copy: the wide gradients go
-            dv_XSD[..., keys, :] = weights_XRN.to(Q.dtype).mT @ dout_XRD
-            dk_XSD[..., keys, :] = dscores_XRN.mT @ q_XRD
-            _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND)
-            del weights_XRN, dscores_XRN  # before the next block has its own
-        dQ = dq_XTD.div_(math.sqrt(Q.shape[-1])).to(Q.dtype).reshape(Q.shape)
+            dscores_XRN = dweights_XRN
+            dv_XSD[..., keys, :] = _product(weights_XRN.mT, dout_XRD)
+            dk_XSD[..., keys, :] = _product(dscores_XRN.mT, q_XRD, scale)
+            _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND, scale)
+            # before the next block has its own
+            del scores_XRN, dweights_XRN, weights_XRN, dscores_XRN
+        dQ = dq_XTD.to(Q.dtype).reshape(Q.shape)
         return dQ, dk_XSD.reshape(K.shape), dv_XSD.reshape(V.shape), None, None, None
 
 
@@ -93,12 +94,12 @@ def _as_3d(x: Tensor) -> Tensor:
 def _blocks(q_XTD, k_XSD, causal, block):
     """Yield slices of keys, the slice of queries that see any of them, and a mask.
 
-    The mask is for the first queries: -inf where a key is in a query's future, else 0. Later queries see all keys.
+    The mask is for the first queries: True where a key is in a query's future. Later queries see all keys.
     It is None without `causal`. The last slice may reach beyond the end."""
     future_NN = None
     end = k_XSD.shape[-2]
     if causal:
-        future_NN = q_XTD.new_full((block, block), -math.inf).triu_(1)
+        future_NN = torch.ones(block, block, dtype=torch.bool, device=q_XTD.device).triu_(1)
         # keys after the last query are seen by none
         end = min(end, q_XTD.shape[-2])
     for start in range(0, end, block):
@@ -106,22 +107,31 @@ def _blocks(q_XTD, k_XSD, causal, block):
 
 
 def _scores(q_XRD, k_XND, future_NN):
-    """Compute scores in the inputs' type; return them in at least fp32.
-
-    They are -inf where a key is in the future, or NaN if that score overflowed, as it can in fp16."""
-    scores_XRN = q_XRD @ k_XND.mT
+    """Compute Q K^T / sqrt(D) in at least fp32, with -inf where a key is in the future."""
+    scores_XRN = _product(q_XRD, k_XND.mT, 1 / math.sqrt(q_XRD.shape[-1]))
     if future_NN is not None:
         first_XNN = scores_XRN[..., : len(future_NN), :]
-        first_XNN.add_(future_NN[: first_XNN.shape[-2], : first_XNN.shape[-1]])
-    return scores_XRN.to(torch.promote_types(scores_XRN.dtype, torch.float32))
+        # not added: a future score may be infinite, or no number
+        first_XNN.masked_fill_(future_NN[: first_XNN.shape[-2], : first_XNN.shape[-1]], -math.inf)
+    return scores_XRN
 
 
-def _add_product(sum: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a product to a sum in place, in one call if the factors have its type."""
-    if sum.dtype == a.dtype:
-        sum.baddbmm_(a, b)
+def _product(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
+    """Multiply batches of matrices, and by `scale`, in at least fp32."""
+    wide = torch.promote_types(b.dtype, torch.float32)
+    if b.is_cuda and b.dtype != wide:
+        # tensor cores multiply narrow numbers, and add up in fp32
+        return torch.bmm(a.to(b.dtype), b, out_dtype=wide).mul_(scale)
+    # beta=0 ignores the first operand
+    return torch.baddbmm(b.new_empty((), dtype=wide), a.to(wide), b.to(wide), beta=0, alpha=scale)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
+    """Add a scaled product to a sum in place, in one call if the factors have its type."""
+    if total.dtype == b.dtype:
+        total.baddbmm_(a, b, alpha=scale)
     else:
-        sum.add_(a @ b)
+        total.add_(_product(a, b, scale))
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):

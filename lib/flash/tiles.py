@@ -21,9 +21,9 @@ class FlashAttentionTriton(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, dO):
+    def backward(ctx, dout):
         Q, K, V, out, logsumexp = ctx.saved_tensors
-        return *differentiate(Q, K, V, out, dO, logsumexp, ctx.causal), None
+        return *differentiate(Q, K, V, out, dout, logsumexp, ctx.causal), None
 
 
 @torch.library.custom_op("flash::attend", mutates_args=())
@@ -36,7 +36,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
 
 @attend.register_fake
 def _like_attend(q, k, v, causal):
-    return _like(q), q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
+    return _empty_viewable(q), q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
 
 
 @torch.library.custom_op("flash::differentiate", mutates_args=())
@@ -54,11 +54,11 @@ def differentiate(
 
 @differentiate.register_fake
 def _like_differentiate(q, k, v, out, dout, logsumexp, causal):
-    return _like(q), _like(k), _like(v)
+    return _empty_viewable(q), _empty_viewable(k), _empty_viewable(v)
 
 
-def _like(x):
-    """Return an empty tensor whose strides let `as_4d` view it, so that writes reach it."""
+def _empty_viewable(x):
+    """Return an empty tensor that `as_4d` can view: like `x` up to 4-d, else contiguous."""
     return torch.empty_like(x) if x.dim() <= 4 else x.new_empty(x.shape)
 
 

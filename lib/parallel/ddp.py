@@ -6,9 +6,12 @@
 >>> optimizer.step()  # doctest: +SKIP
 """
 
+import contextlib
 import functools
+import itertools
 import math
 import weakref
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -31,7 +34,9 @@ class DistributedDataParallel(nn.Module):
 
     Its parameters are of one type. All ranks start with the weights and buffers of rank 0. Call
     `finish_gradient_synchronization` between the backward pass and the optimizer's step. A parameter without a gradient
-    has one of zeros then. Gradients of several parameters that travel together are views of one buffer.
+    has one of zeros then, unless it was frozen. Gradients of several parameters that travel together are views of one
+    buffer. Gradients of several passes add up, each a forward and a backward pass; all but the last in `no_sync` send
+    nothing. The hooks end with this wrapper, and send only after a forward pass through it.
 
     On two ranks an fp32 step has the bits of one process that averages the gradients of both halves of the batch. One
     backward pass over the whole batch adds up in another order inside its products, and agrees to rounding.
@@ -50,14 +55,30 @@ class DistributedDataParallel(nn.Module):
         self.buckets = _buckets(params[::-1], most_bytes[variant])
         self._ready: set[Tensor] = set()  # parameters that have their gradient
         self._pending: list[dist.Work] = []  # of the first buckets
+        self._sends_in_backward = True
+        self._is_armed = False  # a forward pass went through this wrapper, and its gradients may be sent
         if variant in ("overlap", "bucketed"):
             # a proxy, since the garbage collector cannot look into a hook: one that held this module would keep it
             hook = functools.partial(DistributedDataParallel._on_gradient, weakref.proxy(self))
             for param in params:
-                param.register_post_accumulate_grad_hook(hook)
+                weakref.finalize(self, param.register_post_accumulate_grad_hook(hook).remove)
 
     def forward(self, *inputs, **named):
+        if torch.is_grad_enabled():
+            # what an earlier pass has averaged stays so, and one that failed half-way leaves nothing
+            self._wait()
+            self._is_armed = self._sends_in_backward
         return self.module(*inputs, **named)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let passes in this block add up gradients and send none."""
+        former = self._sends_in_backward
+        self._sends_in_backward = False
+        try:
+            yield
+        finally:
+            self._sends_in_backward = former
 
     def finish_gradient_synchronization(self) -> None:
         """Average what is left, and wait until every gradient is the average."""
@@ -65,20 +86,35 @@ class DistributedDataParallel(nn.Module):
             self._start_next()
             if self.variant == "naive":
                 self._pending[-1].wait()
+        self._wait()
+        for param in itertools.chain(*self.buckets):
+            # frozen after it was wrapped: zeros would let an optimizer decay it
+            if not param.requires_grad:
+                param.grad = None
+
+    def _wait(self) -> None:
+        """Wait for what is on its way, and begin anew."""
         for work in self._pending:
             work.wait()
         self._pending.clear()
         self._ready.clear()
+        self._is_armed = False
 
     def _on_gradient(self, param: Tensor) -> None:
         """Note that a gradient is ready, and start the buckets that are full.
 
         Buckets start in one order on all ranks: one that is full waits for those before it."""
+        if not self._is_armed:
+            return
         if param in self._ready:
             raise RuntimeError("backward ran again before finish_gradient_synchronization")
         self._ready.add(param)
-        while len(self._pending) < len(self.buckets) and self._ready.issuperset(self.buckets[len(self._pending)]):
+        while len(self._pending) < len(self.buckets) and self._is_full(self.buckets[len(self._pending)]):
             self._start_next()
+
+    def _is_full(self, bucket: list[nn.Parameter]) -> bool:
+        """Return True if all gradients are there that can come."""
+        return all(param in self._ready or not param.requires_grad for param in bucket)
 
     def _start_next(self) -> None:
         bucket = self.buckets[len(self._pending)]

@@ -10,6 +10,7 @@ module's own parameters are the shards.
 >>> optimizer.step()  # doctest: +SKIP
 """
 
+import dataclasses
 import functools
 import itertools
 import weakref
@@ -17,7 +18,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils import _pytree as pytree
 
@@ -36,24 +39,31 @@ class FullySharded(nn.Module):
     weights and buffers.
 
     A parameter of two or more dimensions is sharded: `.data` is this rank's rows. Vectors, such as those of norms, are
-    whole on every rank. After `finish_gradient_synchronization` every trained parameter has a `.grad` of the shape and
-    type of its `.data`; those of vectors are equal on all ranks, and a parameter that had no gradient has zeros.
-    Several backward passes add up. In a narrower `compute_dtype`, layers compute and travel in that type, as do
-    gradients of matrices until they are averaged; those of vectors are averaged in their own type. Inputs of layers are
-    converted.
+    whole on every rank. After `backward` a parameter has a `.grad` of the shape and type of its `.data`; those of
+    vectors are equal on all ranks. After `finish_gradient_synchronization` a parameter that had no gradient has zeros.
+    Several passes add up, each a forward and a backward pass; one that fails half-way drops all gradients.
+
+    In a narrower `compute_dtype`, layers compute and travel in that type, as do gradients of matrices until they are
+    averaged; those of vectors are averaged in their own type. Inputs of layers are converted.
 
     On two ranks an fp32 step has the bits of one process that averages the gradients of both halves of the batch. It
     agrees to rounding with one backward pass over the whole batch, with several backward passes, and on more ranks.
 
     The module must be on its device, its graph equal on all ranks, and a layer's weights read inside its own forward
-    only. With tied weights, no other forward pass may run between a forward pass and its backward."""
+    only. With tied weights, no other forward pass may run between a forward pass and its backward.
+
+    Raises ValueError for a module that is wrapped already, TypeError for a layer that returns a dataclass, and
+    RuntimeError for a reentrant checkpoint of a layer, which would keep it gathered."""
 
     def __init__(self, module: nn.Module, compute_dtype: torch.dtype | None = None):
         super().__init__()
+        if any(isinstance(part, FullySharded) for part in module.modules()):
+            raise ValueError("module: got one that has a FullySharded, expected one that is wrapped once")
         collectives.from_rank_0(module)
         self.module = module
         self.compute_dtype = compute_dtype
         self._in_backward = False
+        self._without_grad: set[int] = set()  # layers whose last forward pass kept no graph
         self._layers: list[list[Shard]] = []
         layers = list(dict.fromkeys(_computing(module)))
         users = Counter(param for layer in layers for param in layer.parameters())
@@ -71,9 +81,10 @@ class FullySharded(nn.Module):
         self._shards = list(itertools.chain(self._rest, *self._layers))
 
     def forward(self, *inputs, **named):
-        # the averages of a backward pass that is not finished go to `.grad`, to which the next one adds
+        if torch._C._current_graph_task_id() != -1:
+            raise RuntimeError("checkpoint: got the wrapper inside a backward pass, expected its layers")
         if self._in_backward:
-            self.finish_gradient_synchronization()
+            self._drop_backward()
         # an interrupted step may have left whole parameters
         self._free()
         for shard in self._rest:
@@ -84,21 +95,37 @@ class FullySharded(nn.Module):
         output = self.module(*inputs, **named)
         if not torch.is_grad_enabled():
             self._free()
+        # what is changed in place from now on is this rank's rows
+        for shard in self._shards:
+            shard.show_own()
         for tensor in _differentiable(output):
             # a proxy, as in `ddp`: the garbage collector cannot look into a hook
             tensor.register_hook(functools.partial(FullySharded._begin_backward, weakref.proxy(self)))
         return output
 
     def finish_gradient_synchronization(self) -> None:
-        """Average what is left, and give each parameter the gradient of its part."""
-        if not self._in_backward:
-            return
-        self._in_backward = False
-        self._reduce(self._shards)
+        """Give zeros to parameters without a gradient, as in `ddp`: optimizers treat all ranks' alike."""
         for shard in self._shards:
-            shard.take_average()
-            shard.free()
-            shard.show_average()
+            if shard.param.grad is None and shard.param.requires_grad:
+                shard.param.grad = torch.zeros_like(shard.param)
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Scale the gradients of all ranks to a common norm of at most `max_norm`; return the norm before.
+
+        `torch.nn.utils.clip_grad_norm_` would take the norm of this rank's rows alone."""
+        norm = self._norm(norm_type)
+        nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, norm)
+        return norm
+
+    def _norm(self, norm_type: float) -> Tensor:
+        """Return the norm of all ranks' gradients; of vectors all ranks have the same."""
+        gradients = [shard.param.grad for shard in self._shards if shard.is_divided and shard.param.grad is not None]
+        norms = nn.utils.get_total_norm(gradients, norm_type)[None].repeat(dist.get_world_size())
+        norms = norms.to(self._shards[0].param.device)
+        dist.all_to_all_single(norms, norms.clone())
+        vectors = [shard.param.grad for shard in self._shards if not shard.is_divided and shard.param.grad is not None]
+        return nn.utils.get_total_norm([norms, *vectors], norm_type)
 
     def gather_full_parameters(self) -> dict[str, Tensor]:
         """Return the plain module's state dict in its types; all ranks must call it."""
@@ -108,6 +135,18 @@ class FullySharded(nn.Module):
             # buffers have no shard
             state[name] = whole[value] if value in whole else value.detach().clone()
         return state
+
+    def load_full_parameters(self, state: dict[str, Tensor]) -> None:
+        """Load the plain module's state dict. Raises ValueError for names that differ."""
+        shards = {shard.param: shard for shard in self._shards}
+        own = self.module.state_dict(keep_vars=True)
+        if different := own.keys() ^ state.keys():
+            raise ValueError(f"state: got or lacks {', '.join(sorted(different))}, expected the names of the module")
+        for name, value in own.items():
+            if value in shards:
+                shards[value].load(state[name])
+            else:
+                value.data.copy_(state[name])
 
     def _sharded(self, params: list[nn.Parameter], is_read_in_backward: bool) -> list[Shard]:
         return [Shard(param, self.compute_dtype or param.dtype, is_read_in_backward) for param in params]
@@ -133,11 +172,44 @@ class FullySharded(nn.Module):
         for shard in shards:
             shard.reduce()
 
+    def _end_backward(self) -> None:
+        """Average what is left, and give each parameter the gradient of its part."""
+        self._in_backward = False
+        self._reduce(self._shards)
+        for shard in self._shards:
+            shard.take_average()
+            shard.free()
+            shard.show_gradient()
+        if self.compute_dtype == torch.float16:
+            self._spread_infinity()
+
+    def _drop_backward(self) -> None:
+        """Leave a backward pass that failed half-way, without any gradient."""
+        self._in_backward = False
+        for shard in self._shards:
+            shard.take_average()
+            shard.gradient = None
+            shard.param.grad = None
+
+    def _spread_infinity(self) -> None:
+        """Let all ranks have a gradient that is not finite where any has: GradScaler decides by its own rank's."""
+        gradients = [shard.param.grad for shard in self._shards if shard.param.grad is not None]
+        poison = self._norm(2.0) * 0  # zero, or no number
+        if gradients:
+            max(gradients, key=Tensor.numel).add_(poison)
+
     def _before_forward(self, place: int, module: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
         """Gather a layer and begin with the next; return its inputs."""
         near = self._layers[place : place + 2]
         if self._in_backward:  # a checkpoint computes it again
             near = near[:1]
+            if place in self._without_grad and torch.is_grad_enabled():
+                # the graph would begin here, and no hook would free the layer
+                raise RuntimeError("checkpoint: got use_reentrant=True, expected use_reentrant=False")
+        elif torch.is_grad_enabled():
+            self._without_grad.discard(place)
+        else:
+            self._without_grad.add(place)
         for shard in itertools.chain(*near):
             shard.gather()
         for shard in near[0]:
@@ -162,16 +234,22 @@ class FullySharded(nn.Module):
         """Set gradients of earlier passes aside, at the first hook of a pass: the output's or a layer's."""
         if not self._in_backward:
             self._in_backward = True
+            # as PyTorch's: gradients are there when `backward` returns
+            Variable._execution_engine.queue_callback(self._end_backward)
             for shard in self._shards:
                 shard.set_gradient_aside()
+            for shard in self._rest:
+                shard.gather()
+                shard.show_whole()
 
     def _before_backward(self, place: int, gradient: Tensor) -> None:
-        """Leave the layer after this one, gather this one and begin with the one before."""
+        """Free the layer after this one, gather this one, and begin to gather the one before."""
         self._begin_backward(gradient)
-        for left in self._layers[place + 1 : place + 2]:
-            for shard in left:
+        if place + 1 < len(self._layers):
+            following = self._layers[place + 1]
+            for shard in following:
                 shard.free()
-            self._reduce(left)
+            self._reduce(following)
         near = self._layers[max(0, place - 1) : place + 1]
         for shard in itertools.chain(*reversed(near)):
             if shard.is_read_in_backward:
@@ -191,5 +269,9 @@ def _computing(module: nn.Module) -> Iterator[nn.Module]:
 
 def _differentiable(output) -> list[Tensor]:
     """Return the tensors that a gradient can reach, in an output's lists, tuples and dicts of any depth."""
-    tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    leaves = pytree.tree_leaves(output)
+    for leaf in leaves:
+        if dataclasses.is_dataclass(leaf):
+            raise TypeError(f"output: got {type(leaf).__name__}, expected tensors in lists, tuples and dicts")
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     return [tensor for tensor in tensors if tensor.requires_grad]

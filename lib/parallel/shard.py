@@ -37,11 +37,15 @@ class Shard:
         self.whole = self.padded[self.rows]
         self.gathering: list[dist.Work] = []
         self.reducing: tuple[dist.Work, Tensor] | None = None
-        self.average: Tensor | None = None  # of the gradient, this rank's rows
+        # of this rank's rows: the gradient of earlier backward passes, and then with that of this one
+        self.gradient: Tensor | None = None
+        self.is_whole = False  # what the parameter shows
+        self.param.data = self.local
         self.free()
 
     def gather(self) -> None:
         """Begin to gather the parameter, unless it is there."""
+        self._read_own()
         storage = self.padded.untyped_storage()
         if storage.nbytes() == 0:
             storage.resize_(self.padded.nbytes)
@@ -52,16 +56,29 @@ class Shard:
 
         Not gathered, it has a shape but no memory, which is enough in a backward pass that does not read it."""
         self._finish_gathering()
+        self._read_own()
         self.param.data = self.whole
+        self.is_whole = True
+
+    def show_own(self) -> None:
+        """Let the parameter be this rank's rows."""
+        if self.is_whole:
+            self.param.data = self.local
+            self.is_whole = False
 
     def free(self) -> None:
         """Let the parameter be this rank's rows, and free the memory of the whole one."""
         self._finish_gathering()
-        self.param.data = self.local
+        self.show_own()
         self.padded.untyped_storage().resize_(0)
+
+    def load(self, whole: Tensor) -> None:
+        """Copy this rank's rows of a whole parameter."""
+        self.param.data.copy_(whole[self.own_rows])
 
     def gathered(self) -> Tensor:
         """Return the whole parameter in its own type."""
+        self._read_own()
         padded = torch.empty_like(self.padded, dtype=self.local.dtype)
         for work in self._gather_into(padded):
             work.wait()
@@ -69,7 +86,7 @@ class Shard:
 
     def set_gradient_aside(self) -> None:
         """Keep the gradient of earlier backward passes; the next is of the whole parameter."""
-        self.average = self.param.grad
+        self.gradient = self.param.grad
         self.param.grad = None
 
     def reduce(self) -> None:
@@ -99,15 +116,20 @@ class Shard:
         average = received.mean(0, dtype=self.local.dtype)
         if self.is_divided:
             average = average[: len(self.local)]
-        self.average = average if self.average is None else self.average + average
+        self.gradient = average if self.gradient is None else self.gradient + average
 
-    def show_average(self) -> None:
-        """Give the parameter, now this rank's rows, their averaged gradient."""
-        # one without a gradient gets zeros, as in `ddp`: the optimizer treats all ranks' parameters alike
-        if self.average is None and self.param.requires_grad:
-            self.average = torch.zeros_like(self.local)
-        self.param.grad = self.average
-        self.average = None
+    def show_gradient(self) -> None:
+        """Give the parameter, now this rank's rows, the gradient of all backward passes."""
+        self.param.grad = self.gradient
+        self.gradient = None
+
+    def _read_own(self) -> None:
+        """Take the rows that the parameter has: somebody may have assigned new ones to `.data`."""
+        if self.is_whole:
+            return
+        if self.param.shape != self.local.shape:
+            raise ValueError(f"shape: got {tuple(self.param.shape)}, expected this rank's {tuple(self.local.shape)}")
+        self.local = self.param.data
 
     def _gather_into(self, padded: Tensor) -> list[dist.Work]:
         """Write this rank's rows into `padded`, and begin to receive the others'."""

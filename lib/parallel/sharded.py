@@ -17,17 +17,22 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Gradients must be averaged before. Each parameter belongs to one rank: the largest first, to the rank with the
     fewest elements. Every number is computed as one process would, to the same bits. `state` and `state_dict`
-    hold this rank's share, which a run on as many ranks can load again."""
+    hold this rank's share, which the same rank of as many can load again."""
 
     def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], **kwargs):
         # `super().__init__` calls add_param_group, which needs these two
         self.owners: dict[nn.Parameter, int] = {}  # the rank that updates each parameter
         self._elements = [0] * dist.get_world_size()  # of each rank's parameters
-        # a throw-away optimizer of one number, which has the defaults of what `kwargs` leave out
-        defaults = optimizer_cls([torch.zeros(1)], **kwargs).defaults
-        super().__init__(params, defaults)
-        self.inner = optimizer_cls(self._own_groups(), **kwargs)
+        # it sees all parameters once, since some look at their shapes, and has the defaults of what `kwargs` leave out
+        self.inner = optimizer_cls(params, **kwargs)
+        super().__init__([dict(group) for group in self.inner.param_groups], self.inner.defaults)
+        self.inner.param_groups = []
         self.state = self.inner.state
+
+    def __getstate__(self) -> dict:
+        """Return what copies keep."""
+        own = {name: getattr(self, name) for name in ("owners", "_elements", "inner")}
+        return super().__getstate__() | own
 
     def add_param_group(self, param_group: dict) -> None:
         """Add a group; its missing settings are those of the constructor, or defaults."""
@@ -47,14 +52,31 @@ class ShardedOptimizer(torch.optim.Optimizer):
         # there may be new groups, and a schedule changes their settings
         self.inner.param_groups = self._own_groups()
         self.inner.step()
+        # an optimizer may keep a state in its groups
+        for group, own_group in zip(self.param_groups, self.inner.param_groups, strict=True):
+            group.update(own_group | {"params": group["params"]})
         started = [collectives.broadcast(param.detach(), owner) for param, owner in self.owners.items()]
         for work in started:
             work.wait()
         return loss
 
+    def state_dict(self) -> dict:
+        """Return this rank's share, marked by the rank and the number of ranks."""
+        return super().state_dict() | {"rank": dist.get_rank(), "world": dist.get_world_size()}
+
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load this rank's share. Raises ValueError if the groups differ."""
+        """Load this rank's share, or the state of one process.
+
+        Raises ValueError if the groups differ, or for another rank's share."""
+        rank = state_dict.get("rank", dist.get_rank())
+        world = state_dict.get("world", dist.get_world_size())
+        if (rank, world) != (dist.get_rank(), dist.get_world_size()):
+            own = f"rank {dist.get_rank()} of {dist.get_world_size()}"
+            raise ValueError(f"state_dict: got the share of rank {rank} of {world}, expected that of {own}")
         super().load_state_dict(state_dict)
+        for param, owner in self.owners.items():
+            if owner != dist.get_rank():
+                self.state.pop(param, None)
         self.inner.state = self.state
 
     def _own_groups(self) -> list[dict]:

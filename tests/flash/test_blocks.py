@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flash_checks import LAYOUTS, SHAPES, compare, draw
+from flash_checks import FLOATS, LAYOUTS, SHAPES, compare, draw, overflow
 from lib import attention
 from lib.flash.blocks import COMPILED_BLOCK, FlashAttentionTorch
 from lib.instruments import environment
@@ -24,6 +24,11 @@ def test_it_is_the_formula(queries, keys, d_head, causal, floats):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_it_takes_any_strides_and_dimensions_and_repeats_its_bits(layout):
     layout(FlashAttentionTorch)
+
+
+@pytest.mark.parametrize("floats", FLOATS)
+def test_a_future_score_that_overflows_reaches_no_earlier_row(floats):
+    overflow(FlashAttentionTorch, floats)
 
 
 @needs_compiler
@@ -49,6 +54,23 @@ def test_gradients_in_bf16_are_as_exact_at_any_number_of_blocks():
         gradients = torch.autograd.grad(FlashAttentionTorch.apply(*inputs, False, block), inputs, dout)
         errors.append(((gradients[0] - exact[0].grad).norm() / exact[0].grad.norm()).item())
     assert errors[1] < 1.2 * errors[0] < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_large_narrow_scores_are_as_exact_as_those_of_pytorch(dtype):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, dout = (torch.randn(1, 2, 256, 32, generator=generator).to(dtype) for _ in range(4))
+    inputs = [x.requires_grad_() for x in (16 * q, k, v)]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    right = attention.naive(*exact)
+    rights = [right, *torch.autograd.grad(right, exact, dout.double())]
+    errors = []
+    for function in (attention.tiled, attention.sdpa):
+        out = function(*inputs)
+        results = [out, *torch.autograd.grad(out, inputs, dout)]
+        errors.append([(x - each).norm() / each.norm() for x, each in zip(results, rights, strict=True)])
+    for ours, theirs in zip(*errors, strict=True):
+        assert ours < 1.5 * theirs
 
 
 def test_a_second_derivative_is_refused():

@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from flash_checks import LAYOUTS, SHAPES, compare, draw, results_of
+from flash_checks import FLOATS, LAYOUTS, SHAPES, compare, draw, overflow, results_of
 from lib.flash.tiles import FlashAttentionTriton, Tile, attend
 
 triton = pytest.importorskip("triton")
@@ -75,6 +75,11 @@ def test_they_are_the_formula(queries, keys, d_head, causal, floats):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_they_take_any_strides_and_dimensions_and_repeat_their_bits(layout):
     layout(FlashAttentionTriton)
+
+
+@pytest.mark.parametrize("floats", FLOATS)
+def test_a_future_score_that_overflows_reaches_no_earlier_row(floats):
+    overflow(FlashAttentionTriton, floats)
 
 
 def test_tiles_under_the_mask_are_skipped_so_that_what_is_no_number_there_reaches_nothing():

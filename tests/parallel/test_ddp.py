@@ -33,6 +33,11 @@ def test_a_second_backward_pass_without_synchronization_is_refused():
         world.run(checks.backward_twice)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_wrapper_can_be_used_as_pytorchs(two_ranks, variant):
+    assert max(two_ranks.run(checks.uneven_use, kind="ddp", variant=variant)) < 1e-6
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_module_can_be_let_go(two_ranks, kind):
     assert two_ranks.run(checks.freed, kind=kind) == [True, True]

@@ -18,6 +18,11 @@ def test_ten_steps_are_those_of_one_process(two_ranks, model, optimizer):
     assert max(rank["own"] for rank in states) < 0.6 * states[0]["all"]
 
 
+@pytest.mark.parametrize("name", ["counting", "muon", "torch"])
+def test_any_optimizer_steps_as_in_one_process_copied_or_loaded_whole(two_ranks, name):
+    assert two_ranks.run(checks.other_optimizers, name=name) == [0, 0]
+
+
 def test_three_ranks_train_as_one_process():
     with ranks.World(3) as world:
         results = world.run(checks.sharded_optimizer, model="plain", optimizer="torch")

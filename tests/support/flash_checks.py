@@ -59,6 +59,16 @@ def compare(function, queries, keys, d_head, causal, floats):
     check([out, logsumexp, *gradients], expected(inputs, dout, causal), TOLERANCE[floats])
 
 
+def overflow(function, floats):
+    """A score of the last key is beyond the type for all queries but the last, whose future it is."""
+    (q, k, v), dout = draw(40, 40, 16, FLOATS[floats])
+    k.data[..., -1, :] = torch.finfo(k.dtype).max * q.detach()[..., :1, :].sign()[..., 0, :]
+    for of_last in (q.data, dout):
+        of_last[..., -1, :] = 0
+    results = results_of(function, (q, k, v), dout, True)
+    check(results, expected((q, k, v), dout), TOLERANCE[floats])
+
+
 def twice(function):
     inputs, dout = draw(50, 40, 16, torch.float16)
     pairs = zip(results_of(function, inputs, dout, True), results_of(function, inputs, dout, True), strict=True)

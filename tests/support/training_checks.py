@@ -6,9 +6,11 @@ import weakref
 from dataclasses import replace
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from lib import model as lm
 from lib.adam import AdamW, Hyper
@@ -142,11 +144,228 @@ def trained(kind: str, model: str, parts: int = 1, **options) -> dict:
 
 def backward_twice() -> None:
     network = DistributedDataParallel(built("plain"), "overlap")
-    rank_loss(network, 0, 0).backward()
+    losses = [rank_loss(network, step, 0) for step in range(2)]
+    losses[0].backward()
     try:
-        rank_loss(network, 1, 0).backward()
+        losses[1].backward()
     finally:
         network.finish_gradient_synchronization()
+
+
+class Failing(torch.autograd.Function):
+    """Fail in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise RuntimeError("backward failed")
+
+
+def fail_half_way(network: nn.Module, step: int) -> None:
+    """Begin a backward pass that ends after the last layers."""
+    hook = network.module.layers[0].register_forward_hook(lambda module, inputs, output: Failing.apply(output))
+    with pytest.raises(RuntimeError, match="backward failed"):
+        rank_loss(network, step, dist.get_rank()).backward()
+    hook.remove()
+
+
+def uneven_use(kind: str, **options) -> float:
+    """Use a wrapper as PyTorch's are used: dropped batches, failed passes, accumulation, a second wrapper, freezing.
+
+    Return the largest difference of gradients from those of one process."""
+    torch.manual_seed(0)
+    module = built("plain")
+    plain = copy.deepcopy(module)
+    network = wrapped(kind, module, **options)
+    rank = dist.get_rank()
+    # a batch that is dropped, then one that fails
+    rank_loss(network, 0, rank).backward()
+    network.zero_grad()
+    fail_half_way(network, 1)
+    network.zero_grad()
+    differences = []
+
+    def compare(step: int, parts: int = 1) -> None:
+        """Finish, and compare what the optimizer sees."""
+        network.finish_gradient_synchronization()
+        add_up(plain, step, parts)
+        optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+        optimizer.step()
+        torch.optim.SGD(plain.parameters(), lr=1.0).step()
+        optimizer.zero_grad()
+        differences.append(difference(whole(network), plain.state_dict()))
+
+    rank_loss(network, 2, rank).backward()
+    compare(2)
+    for part in range(2):
+        (rank_loss(network, 3, rank, part) / 2).backward()
+    compare(3, parts=2)
+    if kind == "ddp":
+        with network.no_sync():
+            (rank_loss(network, 4, rank, 0) / 2).backward()
+        (rank_loss(network, 4, rank, 1) / 2).backward()
+        compare(4, parts=2)
+        first = network
+        network = wrapped(kind, module, **options)
+        rank_loss(network, 5, rank).backward()
+        compare(5)
+        del first
+        for owner in (module, plain):
+            owner.layers[0].requires_grad_(False)
+        rank_loss(network, 6, rank).backward()
+        network.finish_gradient_synchronization()
+        assert all(param.grad is None for param in module.layers[0].parameters())
+        compare(6)
+        del network
+        rank_loss(module, 7, rank).backward()
+    return max(differences)
+
+
+class Counting(torch.optim.SGD):
+    """Step by a rate that falls with a count that it keeps in its groups."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            group["lr"] = 0.1 / group["count"]
+        return super().step(closure)
+
+
+def other_optimizers(name: str) -> float:
+    """Train by optimizers that keep state in groups, or look at shapes; return the largest difference of weights."""
+    make = {
+        "counting": (Counting, {"momentum": 0.9}),
+        "muon": (torch.optim.Muon, {"lr": 0.1}),
+        "torch": OPTIMIZERS["torch"],
+    }
+    optimizer_cls, settings = make[name]
+    torch.manual_seed(0)
+    network = nn.Sequential(*(nn.Linear(6, 6, bias=False) for _ in range(5)))
+    plain = copy.deepcopy(network)
+    sharded = ShardedOptimizer(network.parameters(), optimizer_cls, **settings)
+    reference = optimizer_cls(plain.parameters(), **settings)
+    for step in range(6):
+        if step == 2:
+            network, sharded = copy.deepcopy((network, sharded))
+        if step == 4:
+            # the state of one process
+            sharded = ShardedOptimizer(network.parameters(), optimizer_cls, **settings)
+            sharded.load_state_dict(copy.deepcopy(reference.state_dict()))
+        for module in (network, plain):
+            module.zero_grad()
+            module(torch.eye(6) + step).square().mean().backward()
+        sharded.step()
+        reference.step()
+    states = [None] * dist.get_world_size()
+    dist.all_gather_object(states, sharded.state_dict())
+    neighbour = (dist.get_rank() + 1) % dist.get_world_size()
+    with pytest.raises(ValueError, match=f"state_dict: got the share of rank {neighbour} of 2, expected"):
+        sharded.load_state_dict(states[neighbour])
+    return difference(network.state_dict(), plain.state_dict())
+
+
+def assign_data(module: nn.Module) -> None:
+    for param in module.parameters():
+        param.data = param.data - 0.1 * param.grad
+
+
+def assign_views(module: nn.Module) -> None:
+    params = list(module.parameters())
+    vector = nn.utils.parameters_to_vector(params) - 0.1 * nn.utils.parameters_to_vector(p.grad for p in params)
+    nn.utils.vector_to_parameters(vector, params)
+
+
+@torch.no_grad()
+def change_in_place(module: nn.Module) -> None:
+    for param in module.parameters():
+        param.sub_(param.grad, alpha=0.1)
+
+
+def changed_from_outside(change, model: str) -> float:
+    """Train a copy three steps without an optimizer; return the largest difference of weights from one process'."""
+    torch.manual_seed(0)
+    first = FullySharded(built(model))
+    start = first.gather_full_parameters()
+    plain = built(model)
+    plain.load_state_dict(start)
+    network = copy.deepcopy(first)
+    for step in range(3):
+        rank_loss(network, step, dist.get_rank()).backward()
+        # a forward pass without a backward pass leaves the last layer gathered
+        rank_loss(network, step, dist.get_rank())
+        change(network)
+        network.zero_grad()
+        add_up(plain, step)
+        change(plain)
+    assert difference(first.gather_full_parameters(), start) == 0
+    first.load_full_parameters(plain.state_dict())
+    assert difference(first.gather_full_parameters(), plain.state_dict()) == 0
+    return difference(network.gather_full_parameters(), plain.state_dict())
+
+
+def clipped(norm_type: float) -> dict:
+    """Clip gradients as torch does in one process; return the differences of the norm and of the gradients."""
+    torch.manual_seed(0)
+    network = FullySharded(built("plain"))
+    plain = built("plain")
+    plain.load_state_dict(network.gather_full_parameters())
+    rank_loss(network, 0, dist.get_rank()).backward()
+    add_up(plain, 0)
+    norm = network.clip_grad_norm_(0.1, norm_type)
+    right = nn.utils.clip_grad_norm_(plain.parameters(), 0.1, norm_type)
+    change_in_place(network)
+    change_in_place(plain)
+    return {"norm": abs(norm / right - 1).item(), "error": difference(whole(network), plain.state_dict())}
+
+
+def finite_gradients() -> bool:
+    """Let one rank's rows overflow in fp16; return True if this rank's gradients look finite to GradScaler."""
+    torch.manual_seed(0)
+    network = FullySharded(built("alike"), torch.float16)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    loss = rank_loss(network, 0, dist.get_rank())
+    if dist.get_rank() == 0:
+        shard = next(shard for shard in network._shards if shard.is_divided)
+        take_average = shard.take_average
+
+        def overflow() -> None:
+            is_due = shard.reducing is not None
+            take_average()
+            if is_due:
+                shard.gradient.view(-1)[0] = torch.inf
+
+        shard.take_average = overflow
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler.get_scale() == 1.0
+
+
+class Checkpointed(nn.Module):
+    """Run layers, each in a checkpoint."""
+
+    def __init__(self, reentrant: bool):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=self.reentrant)
+        return x
+
+
+def checkpointed(reentrant: bool) -> None:
+    """Train a step of layers in checkpoints, and wrap the wrapper."""
+    network = FullySharded(Checkpointed(reentrant))
+    with pytest.raises(ValueError, match="expected one that is wrapped once"):
+        FullySharded(network)
+    network(torch.ones(2, 8, requires_grad=True)).sum().backward()
+    assert all(shard.padded.untyped_storage().nbytes() == 0 for shard in network._shards)
 
 
 OPTIMIZERS = {
