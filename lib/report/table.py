@@ -21,7 +21,7 @@ MEASURED = (
 )  # fmt: skip
 FACTS = (
     "tokens", "parameters", "elements", "forward_flops", "backward_flops", "forward_bytes", "backward_bytes",
-    "optimizer_bytes", "moved_bytes",
+    "optimizer_bytes", "moved_bytes", "flops", "calls", "graphs", "graph_breaks",
 )  # fmt: skip
 WITHIN = "within one process"
 BETWEEN = "between processes"
