@@ -16,7 +16,10 @@ MOST_COLUMNS = 8
 MISSING = "–"
 NOT_MEASURED = "not measured by this sweep"
 SECOND_MS = 1000.0
-UNITS = {"ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "bytes": "bytes", "percent": "%"}
+UNITS = {
+    "ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "bytes": "bytes", "percent": "%",
+    "tflops": "TFLOP/s", "gbs": "GB/s",
+}  # fmt: skip
 
 Row = tuple | pd.Series | Mapping
 
