@@ -20,6 +20,7 @@ LINE = '<p class="missing">'  # how one begins that says what is missing
 SECOND_MS = 1000.0
 UNITS = {
     "ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "mb": "MB", "bytes": "bytes", "gbs": "GB/s",
+    "tflops": "TFLOP/s",
     "percent": "%",
 }  # fmt: skip
 
