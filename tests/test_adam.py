@@ -138,9 +138,8 @@ def test_large_fp16_gradients_and_a_small_rate_step_as_in_torch(variant):
 
 
 @needs_compiler
-def test_more_sets_of_gradients_than_graphs_step_as_in_torch(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
-    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", False)  # as PyTorch has it
+@torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=False)  # the second as PyTorch has it
+def test_more_sets_of_gradients_than_graphs_step_as_in_torch():
     results = []
     for optimizer in (AdamW(parameters(2), "compiled_foreach"), torch_adamw(parameters(2), Hyper())):
         params = optimizer.param_groups[0]["params"]

@@ -107,17 +107,21 @@ class _Step:
             backward = 2 * softmax  # the gradients of weights and scores
             return kept, forward, backward
         kept = 2 * self.inner_bytes  # the output, and that with the heads joined
-        # scaled queries, copied values, and the output in fp32, in `tiled`; other kernels are assumed to need as much
+        # queries and values copied, and the output in fp32; `tiled` copies no queries
         forward = 2 * self.inner_bytes + self.stream_bytes
         backward = 4 * self.inner_bytes  # the gradients of queries, keys, values and output
         # what others hold within kernels or compiled code is not counted, nor the blocks of `flash_compiled`
         if variant == "tiled":
-            # forward a tile's scores in fp32; backward also their gradients; under autocast each pass has a narrow copy
+            # forward a tile's scores in fp32; backward also their gradients
             tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)
-            forward += (4 + self.copy_bytes) * tile
-            # scaled queries and copied values, and the gradient of queries is in fp32. Left out: of several sequences
-            # the output's gradient is copied, too
-            backward += 2 * self.inner_bytes + (self.stream_bytes - self.inner_bytes) + (8 + self.copy_bytes) * tile
+            forward += 4 * tile - self.inner_bytes
+            # copied values, and the gradient of queries is in fp32. Left out: of several sequences the output's gradient
+            # is copied, too
+            backward += self.inner_bytes + (self.stream_bytes - self.inner_bytes) + 8 * tile
+            if self.casts:
+                # a product of narrow factors is computed in fp32: one factor and the result have as many rows
+                forward += 2 * self.stream_bytes
+                backward += 2 * self.stream_bytes
         return kept, forward, backward
 
     def forward_peak(self, graph: bool) -> int:

@@ -80,10 +80,11 @@ def unfold(records: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataF
 
 def fields(records: pd.DataFrame) -> list[str]:
     """List the fields of a case of these records."""
-    if records.empty:
-        # without records there are no metrics beside the fields
-        return [name for name in records.columns if name not in COLUMNS]
-    return [name for name in CATALOG[records["experiment"].iloc[0]].fields if name in records]
+    if len(records):
+        return [name for name in CATALOG[records["experiment"].iloc[0]].fields if name in records]
+    # an empty frame does not name its experiment, whose fields are among its columns: the one with most of them
+    entries = [entry.fields for entry in CATALOG.values() if set(entry.fields) <= set(records.columns)]
+    return list(max(entries, key=len, default=()))
 
 
 def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from lib import report
 records = stored.load("{name}", machine)
 records
 """
-TABLE = ("", "table = report.table(records)\ntable", "table")
+TABLE = ("", "table = report.table(records)\ntable", "notebook-only")
 CHAPTERS = {
     "adam": [
         TITLE, PARAMETERS, ("", MEASURE.format(name="adam"), "measure"), TABLE, EMPTY, ("## Nothing yet", ""), EMPTY,

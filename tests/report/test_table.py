@@ -73,7 +73,16 @@ def test_with_other_cases_every_round_counts_by_the_moderated_variance():
             # it would span powers of ten
             expected = (math.nan, math.nan)
         assert (row.total_ms_low, row.total_ms_high) == pytest.approx(tuple(np.exp(expected)), nan_ok=True)
-    assert (freedoms < 1).tolist() == [False, False, False, False, True]
+
+
+def test_a_single_process_among_cases_whose_variances_differ_widely_has_no_interval():
+    spreads = [1e-3, 1.0, 1e-3, 1.0, 1e-3, 1.0]
+    rows = by_hand.of_rounds([[1.0] * 9], variant="fused", num_params=99)
+    for number, spread in enumerate(spreads):
+        rows += by_hand.of_rounds([[1.0] * 9, [1.0 + spread] * 9], variant="fused", num_params=number)
+    made = table(by_hand.frame(*rows)).set_index("num_params")
+    assert made.loc[99, "total_ms"] == 1
+    assert made.loc[99, ["total_ms_low", "total_ms_high"]].isna().all()
 
 
 def test_two_rounds_alone_have_no_interval_and_no_verdict():
