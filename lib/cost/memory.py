@@ -115,8 +115,8 @@ class _Step:
             # forward a tile's scores in fp32; backward also their gradients
             tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)
             forward += 4 * tile - self.inner_bytes
-            # copied values, and the gradient of queries in fp32. Left out: the gradient of the output is copied, too, if
-            # there are several sequences
+            # copied values, and the gradient of queries in fp32. Left out: of several sequences, the gradient of the
+            # output is copied, too
             backward += self.stream_bytes + 8 * tile
             if self.casts:
                 # a product of narrow factors is computed in fp32: one factor and the result have as many rows
