@@ -33,18 +33,21 @@ class AttentionModule(Case):
     def __post_init__(self):
         super().__post_init__()
         # refuses a num_heads that does not divide d_model
-        with torch.device("meta"):
-            self.module()
+        _ = self.config
 
     @property
     def compiles(self) -> bool:
         return self.compiled
 
+    @property
+    def config(self) -> model.Config:
+        """Return the config of a model with such a layer; raises ValueError if there is none."""
+        return model.Config(d_model=self.d_model, num_heads=self.num_heads, context_length=self.context_length)
+
     def module(self) -> model.SelfAttention:
         """Build the self-attention of a layer, with weights drawn as the model draws them."""
-        config = model.Config(d_model=self.d_model, num_heads=self.num_heads, context_length=self.context_length)
-        rope = model.RoPE(config.d_head, config.context_length, config.rope_theta)
-        return model.SelfAttention(config, rope, "naive")
+        rope = model.RoPE(self.config.d_head, self.config.context_length, self.config.rope_theta)
+        return model.SelfAttention(self.config, rope, "naive")
 
     def setup(self) -> Work:
         """Build the module; draw input and output gradient from a standard normal."""
