@@ -165,3 +165,17 @@ def test_ranks_are_compared_with_one_process_on_the_same_batch(run):
     told, errors = run("parallel", machine="two-1c")
     assert errors <= {"NotMeasured"}
     assert "the ranks are 3.00" in told["parallel"]
+
+
+def test_compiling_pays_after_what_it_costs_over_what_it_saves(run):
+    shown = []
+    for folder in sorted((ROOT / "reports/reference").glob("xeon-*")):
+        told, _ = run("compile", machine=folder.name)
+        for text in told.values():
+            shown += re.findall(r"pays after ([\d,]+): ([\d.]+) (m?s) over ([\d.]+) (m?s)\.", text)
+    assert shown
+    to_ms = {"ms": 1.0, "s": 1000.0}
+    for steps, cost, cost_unit, gain, gain_unit in shown:
+        quotient = float(cost) * to_ms[cost_unit] / (float(gain) * to_ms[gain_unit])
+        # two digits, and whole steps
+        assert float(steps.replace(",", "")) == pytest.approx(quotient, rel=0.05, abs=1)

@@ -20,7 +20,7 @@ LINE = '<p class="missing">'  # how one begins that says what is missing
 SECOND_MS = 1000.0
 UNITS = {
     "ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "mb": "MB", "bytes": "bytes", "gbs": "GB/s",
-    "tflops": "TFLOP/s",
+    "tflops": "TFLOP/s", "gflops": "GFLOP/s",
     "percent": "%",
 }  # fmt: skip
 
@@ -128,11 +128,12 @@ def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[st
     """Return a frame as a table that notebooks display, with its caption and note.
 
     Columns `X`, `X_low` and `X_high` are one column of values with their ends. Heads come from the names: `total_ms` is
-    "total, ms". `columns` names those to show, with the ends that the frame has; by default it shows all.
-    Columns in which no row has anything are left out, and a frame that has no measured value is one line. Raises
-    BadInput for more than 8 columns."""
+    "total, ms". Rates in TFLOP/s that are all below one are shown in GFLOP/s. `columns` names those to show, with the
+    ends that the frame has; by default it shows all. Columns in which no row has anything are left out, and a
+    frame that has no measured value is one line. Raises BadInput for more than 8 columns."""
     if columns:
         frame = frame.reindex(columns=_with_ends(columns, frame))
+    frame = _scale_rates(frame)
     heads = []
     kinds = []
     cells = []
@@ -153,6 +154,16 @@ def _with_ends(columns: Sequence[str], frame: pd.DataFrame) -> list[str]:
         ends = frame.columns.intersection([f"{name}_low", f"{name}_high"], sort=False)
         names += [name, *ends]
     return names
+
+
+def _scale_rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with its TFLOP/s in GFLOP/s, if the largest is below one."""
+    rates = frame.filter(regex=r"_tflops(_low|_high)?$").astype(float)
+    if rates.empty or not rates.max(axis=None) < 1:
+        return frame
+    # in place first, so that the columns keep their order
+    heads = dict(zip(rates.columns, rates.columns.str.replace("_tflops", "_gflops"), strict=True))
+    return frame.assign(**1e3 * rates).rename(columns=heads)
 
 
 def _has_values(frame: pd.DataFrame) -> bool:

@@ -117,6 +117,15 @@ def test_named_columns_bring_their_ends_and_none_that_is_missing(frame):
     assert f"{named}" == f"{show(frame[['variant', 'total_ms', 'total_ms_low', 'total_ms_high']], 'Times')}"
 
 
+@pytest.mark.parametrize(
+    ("rates", "head", "shown"), [([0.377, 0.41], "GFLOP/s", "377"), ([0.377, 1.41], "TFLOP/s", "0.377")]
+)
+def test_rates_that_are_all_below_one_tflops_are_in_gflops(rates, head, shown):
+    lines = show(pd.DataFrame({"rate_tflops": rates, "name": "a"}), "Rates")._repr_markdown_().splitlines()
+    assert lines[2] == f"| rate, {head} | name |"
+    assert lines[4] == f"| {shown} | a |"
+
+
 def test_what_was_not_measured_is_one_line(frame):
     for nothing in (frame[:0], frame[["variant", "saved_mib"]], frame[["saved_mib"]]):
         shown = show(nothing, "Kept <memory>")
