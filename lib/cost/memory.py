@@ -5,12 +5,15 @@ a process's memory (`memory_limit.refusal`). Tests compare each formula with wha
 of one number a token and head or less are left out, and RoPE's angles.
 """
 
+import bisect
 import math
 
 from lib.catalog import CATALOG
-from lib.cost.flops import Shape, width
+from lib.config import Config
+from lib.cost.flops import Shape, shape_of, width
 
 TILE = 128  # keys of a tile
+MOST_SEQUENCES = 1 << 16
 
 
 def activation_bytes(shape: Shape, precision: str, attention: str, device: str = "cpu") -> int:
@@ -25,22 +28,32 @@ def activation_bytes(shape: Shape, precision: str, attention: str, device: str =
 def peak_bytes(
     shape: Shape, precision: str, attention: str, optimizer: str, mode: str, device: str = "cpu", checkpoint: int = 0
 ) -> int:
-    """Return the peak bytes of the part of a training step that `mode` names.
+    """Return the peak bytes of the part of a training step that `mode` names: the largest sum of `peak_terms`."""
+    terms = peak_terms(shape, precision, attention, optimizer, mode, device, checkpoint)
+    return max(sum(point.values()) for point in terms.values())
+
+
+def peak_terms(
+    shape: Shape, precision: str, attention: str, optimizer: str, mode: str, device: str = "cpu", checkpoint: int = 0
+) -> dict[str, dict[str, int]]:
+    """Return the bytes alive where a phase's memory is highest, by phase and by term.
 
     In a whole step the optimizer has its moments from the start. With `checkpoint`, layers run in groups of that many,
-    which keep only their input."""
+    which keep only their input. `activations` of the backward pass include the gradients made by then."""
     step = _Step(shape, precision, attention, device, checkpoint)
     parameters = 4 * shape.parameters  # their bytes; all gradients take as many
-    forward = step.forward_peak(graph=mode != "no_grad")
-    if mode in ("no_grad", "forward"):
-        return parameters + forward
-    # the logits, which the caller of a step holds to its end
-    head_output = width(precision) * shape.tokens * shape.vocab_size
+    held = {"weights": parameters}
+    if mode == "train_step":
+        held["moments"] = 2 * parameters
     # the forward pass can be the peak: with checkpointing it alone holds all of autocast's copies of matrices
-    peak = max(forward, head_output + step.backward_peak())
+    terms = {"forward": held | {"activations": step.forward_peak(graph=mode != "no_grad")}}
+    if mode in ("no_grad", "forward"):
+        return terms
+    # the logits, which the caller of a step holds to its end
+    held["logits"] = width(precision) * shape.tokens * shape.vocab_size
+    terms["backward"] = held | {"activations": step.backward_peak()}
     if mode == "forward_backward":
-        return parameters + peak
-    moments = 2 * parameters
+        return terms
     # beside the gradients; fused and compiled variants have none
     temporaries = 0
     if optimizer == "single_tensor":
@@ -48,7 +61,18 @@ def peak_bytes(
         temporaries = 3 * 4 * max(shape.vocab_size, shape.d_ff, shape.d_model) * shape.d_model
     elif optimizer == "foreach":
         temporaries = parameters
-    return parameters + moments + max(peak, head_output + parameters + temporaries)
+    terms["optimizer"] = held | {"gradients": parameters, "temporaries": temporaries}
+    return terms
+
+
+def largest_batch(config: Config, limit_bytes: float, precision: str, checkpoint: int, device: str = "cuda") -> int:
+    """Return the most sequences of which a plain training step stays within `limit_bytes`, 0 if one is too many."""
+
+    def peak(batch_size: int) -> int:
+        shape = shape_of(config, batch_size)
+        return peak_bytes(shape, precision, "naive", "single_tensor", "train_step", device, checkpoint)
+
+    return bisect.bisect_right(range(1, MOST_SEQUENCES), limit_bytes, key=peak)
 
 
 class _Step:

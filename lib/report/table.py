@@ -17,7 +17,9 @@ from lib.stats import estimates, intervals
 # what chapters show of records: these columns are there whatever was measured
 MEASURED = (
     "total_ms", "forward_ms", "backward_ms", "optimizer_ms", "first_iteration_ms", "paired_ms", "baseline_ms",
-    "peak_mib", "saved_mib", "forward_end_mib", "backward_end_mib", "module_mib", "out_error", "logits_error",
+    "profiled_forward_ms", "profiled_backward_ms", "profiled_optimizer_ms", "profiled_total_ms", "peak_mib",
+    "forward_peak_mib", "backward_peak_mib", "optimizer_peak_mib", "formula_mib", "kept_formula_mib", "residual_mib",
+    "scores_mib", "saved_mib", "forward_end_mib", "backward_end_mib", "module_mib", "out_error", "logits_error",
     "gradient_error", "weight_gradient_error", "update_error",
 )  # fmt: skip
 FACTS = (
