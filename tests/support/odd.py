@@ -23,6 +23,7 @@ PARAMETERS = {
     "ladder": [{"size": "tiny", "context_length": 16, "switches": "plain", "losses": False}],
     "memory": [{"size": "tiny", "context_length": 16, "precision": "bf16"}],
     "parallel": [{"size": "tiny", "context_length": 16, "variant": "fsdp"}],
+    "peers": [{"context_length": 16, "program": "ours", "precision": "bf16"}, {"context_length": 16}],
     "precision": [{"subject": "toy", "precision": "bf16"}],
     "step": [{"size": "tiny", "context_length": 16, "batch_size": 1, "precision": "bf16", "mode": "forward"}],
     "warmup": [{"size": "tiny", "context_length": 16}],
