@@ -18,12 +18,14 @@ from lib.stats import estimates, intervals
 MEASURED = (
     "total_ms", "forward_ms", "backward_ms", "optimizer_ms", "first_iteration_ms", "paired_ms", "baseline_ms",
     "peak_mib", "saved_mib", "forward_end_mib", "backward_end_mib", "module_mib", "out_error", "logits_error",
-    "gradient_error", "weight_gradient_error", "update_error",
+    "gradient_error", "weight_gradient_error", "update_error", "synchronization_ms", "alone_ms", "initial_mib",
+    "before_step_mib", "after_all_mib", "after_parameters_mib", "after_gradients_mib", "after_states_mib",
+    "predicted_parameters_mib", "predicted_gradients_mib", "predicted_states_mib",
 )  # fmt: skip
 FACTS = (
     "tokens", "parameters", "tensors", "elements", "flops", "forward_flops", "backward_flops", "projection_flops",
     "forward_bytes", "backward_bytes", "optimizer_bytes", "moved_bytes", "message_bytes", "calls", "graphs",
-    "graph_breaks",
+    "graph_breaks", "messages", "largest_message_mib",
 )  # fmt: skip
 WITHIN = "within one process"
 BETWEEN = "between processes"

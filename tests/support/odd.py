@@ -22,7 +22,11 @@ PARAMETERS = {
     "kernels": [{"size": "tiny", "context_length": 16, "precision": "bf16", "compiled": False}],
     "ladder": [{"size": "tiny", "context_length": 16, "switches": "plain", "losses": False}],
     "memory": [{"size": "tiny", "context_length": 16, "precision": "bf16"}],
-    "parallel": [{"size": "tiny", "context_length": 16, "variant": "fsdp"}],
+    "parallel": [
+        {"size": "tiny", "context_length": 16, "variant": "fsdp", "precision": "bf16"},
+        {"size": "tiny", "context_length": 24, "variant": "bucketed", "bucket_mib": [1, 4]},
+        {"size": "tiny", "context_length": 16, "variant": "plain", "world": 1},
+    ],
     "peers": [{"context_length": 16, "program": "ours", "precision": "bf16"}, {"context_length": 16}],
     "precision": [{"subject": "toy", "precision": "bf16"}],
     "step": [{"size": "tiny", "context_length": 16, "batch_size": 1, "precision": "bf16", "mode": "forward"}],
