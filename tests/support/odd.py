@@ -20,7 +20,10 @@ PARAMETERS = {
     "ceilings": [{"operation": ["projection", "add"], "rows": 64, "columns": 1280, "library": "torch"}],
     "collectives": [{}],
     "kernels": [{"size": "tiny", "context_length": 16, "precision": "bf16", "compiled": False}],
-    "ladder": [{"size": "tiny", "context_length": 16, "switches": "plain", "losses": False}],
+    "ladder": [
+        {"size": "tiny", "context_length": 16, "switches": "plain", "losses": False},
+        {"size": "tiny", "context_length": 24, "switches": ["fused", "fused+bf16"], "losses": True},
+    ],
     "memory": [{"size": "tiny", "context_length": 16, "precision": "bf16"}],
     "parallel": [
         {"size": "tiny", "context_length": 16, "variant": "fsdp", "precision": "bf16"},
