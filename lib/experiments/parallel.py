@@ -120,6 +120,11 @@ class Parallel(OnRanks):
             "backward_flops": flops.backward_flops(self.step.shape),
             **{f"predicted_{name}_mib": [size / peak_memory.MIB] for name, size in own_bytes.items()},
         }
+        # PyTorch's own averaging, and the variants that share parameters, have none
+        buckets = getattr(training.network, "buckets", None)
+        if buckets:
+            bucket_bytes = [sum(param.nbytes for param in bucket) for bucket in buckets]
+            facts |= {"messages": len(buckets), "largest_message_mib": max(bucket_bytes) / peak_memory.MIB}
         return Work(
             self.place, training.iteration, training.expected, training.result, TOLERANCE[self.precision], facts,
             before=training.before, around_first=training.memory_of_first, training=training, clock=self.clock(),
