@@ -27,7 +27,7 @@ OLD = []  # experiments whose notebook is of the old kind; test_notebooks_again 
 for notebook_file in FILES:
     if notebook_file.stem in catalog.CATALOG and old_kind.is_old(nbformat.read(notebook_file, as_version=4)):
         OLD.append(notebook_file.stem)
-LOOKS_UP = re.compile(r"\b(tidy|compare|roofline|answers)\.\w+\(")
+LOOKS_UP = re.compile(r"\b(tidy|compare|answers)\.\w+\(")
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -12,8 +12,10 @@ import pandas as pd
 from lib import records
 from lib.catalog import CATALOG
 from lib.config import MODES
-from lib.report.roofline import MOVING, PRODUCT_PHASES, PRODUCTS
 
+MOVING = ("read", "copy", "add", "adamw")  # operations of ceilings that only move memory
+PRODUCTS = ("matmul", "projection", "up", "down", "head", "products")
+PRODUCT_PHASES = ("forward_ms", "input_gradients_ms", "weight_gradients_ms")  # a third of the FLOPs each
 STEPS = ("step", "ladder", "kernels", "memory", "peers")  # experiments whose iteration is a training step
 
 
