@@ -11,13 +11,13 @@ from lib.report.cells import HEADING, TEXT, is_line
 
 
 def is_old(notebook: NotebookNode) -> bool:
-    """Tell if a notebook is of the old kind: it has cells that may raise, or reads no plain table."""
-    reads_table = False
+    """Tell if a notebook is of the old kind: it has cells that may raise, or shows no plain table."""
+    shows_table = False
     for cell in notebook.cells:
         if "raises-exception" in cell.metadata.get("tags", []):
             return True
-        reads_table = reads_table or "report.table(" in cell.source
-    return not reads_table
+        shows_table = shows_table or "report.show(" in cell.source or "report.table(" in cell.source
+    return not shows_table
 
 
 def without_empty_sections(cells: Sequence[NotebookNode]) -> list[NotebookNode]:

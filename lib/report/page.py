@@ -30,7 +30,8 @@ from lib.report.show import NOT_MEASURED
 
 CHAPTERS = (
     "summary", "step", "ladder", "kernels", "memory", "attention", "attention_module", "compile", "adam", "precision",
-    "warmup", "collectives", "parallel", "peers", "ceilings", "calibration", "questions", "published", "method",
+    "warmup", "collectives", "parallel", "accounting", "peers", "ceilings", "calibration", "questions", "published",
+    "method",
 )  # fmt: skip
 QUOTING = ("summary", "questions")  # executed last, with the answers of all others
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
