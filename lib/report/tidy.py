@@ -12,8 +12,6 @@ import pandas as pd
 from lib import catalog
 from lib.records import STATUSES, NotMeasured
 from lib.stats import intervals, steady_state
-from lib.stats.intervals import Interval
-from lib.validate import BadInput
 
 
 def fields(frame: pd.DataFrame) -> list[str]:
@@ -72,14 +70,6 @@ def prefer(frame: pd.DataFrame, **values) -> pd.DataFrame:
     return frame
 
 
-def largest(frame: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the measured rows with the largest value of a field or fact."""
-    rows = ok(frame)
-    if name not in rows or rows[name].isna().all():
-        raise NotMeasured(name.replace("_", " "))
-    return rows[rows[name] == rows[name].max()]
-
-
 def rounds(frame: pd.DataFrame, metric: str) -> list[list[float]]:
     """Return the samples of a metric in each record that has them."""
     samples = []
@@ -90,33 +80,6 @@ def rounds(frame: pd.DataFrame, metric: str) -> list[list[float]]:
         elif isinstance(value, int | float) and value == value:
             samples.append([value])
     return samples
-
-
-def median(frame: pd.DataFrame, metric: str, **values) -> Interval:
-    """Return the median of a metric of the one case with these values.
-
-    Raises NotMeasured without samples, and BadInput for several cases or machines."""
-    rows = ok(only(frame, **values))
-    count = len(cases(rows))
-    if count > 1:
-        raise BadInput(f"{metric}: got records of {count} cases, expected one of one machine")
-    samples = rounds(rows, metric)
-    if not samples:
-        raise NotMeasured(metric.replace("_", " "))
-    return intervals.median(samples)
-
-
-def in_pairs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the records with the times of their pairs in place of those taken alone.
-
-    Records without pairs keep theirs. Milliseconds beside a ratio of pairs are then of the same runs."""
-    frame = frame.copy()
-    for name in frame.filter(regex="^paired_.*ms$"):
-        alone = name.removeprefix("paired_")
-        if alone == "ms":
-            alone = "total_ms"
-        frame[alone] = frame[name].where(frame[name].notna(), frame.get(alone))
-    return frame
 
 
 def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = ()) -> pd.DataFrame:
@@ -146,27 +109,6 @@ def medians(frame: pd.DataFrame, metrics: Sequence[str], keep: Sequence[str] = (
     return pd.DataFrame(rows)
 
 
-def by_machine(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return the cases that several machines have measured, with a column for each machine.
-
-    `table` is one of `medians` or of `compare.comparisons`; `column` is told of each machine. It is empty for one
-    machine. The first column tells the fields of a case, but for the device, which differs between machines."""
-    fields = list(table.columns[: table.columns.get_loc("machine")].drop("device", errors="ignore"))
-    wide = table.pivot_table(index=fields, columns="machine", values=column, aggfunc="first", sort=False)
-    wide = wide.dropna(thresh=2)
-    names = [", ".join(map(str, case)) for case in wide.index.to_frame().itertuples(index=False)]
-    wide.insert(0, ", ".join(fields).replace("_", " "), names)
-    return wide.reset_index(drop=True).rename_axis(columns=None)
-
-
-def inner(record: Mapping, name: str) -> pd.DataFrame:
-    """Return a table that one record holds, such as `kernels`."""
-    table = record.get(name)
-    if not isinstance(table, dict) or pd.DataFrame(table).empty:
-        raise NotMeasured(f"the table {name!r} of this case")
-    return pd.DataFrame(table)
-
-
 def cases(frame: pd.DataFrame) -> list[tuple[Mapping, pd.DataFrame]]:
     """Return the fields of each case on each machine, with its records."""
     names = fields(frame)
@@ -180,27 +122,10 @@ def values(cells: pd.Series) -> pd.Series:
     return pd.to_numeric(cells.astype(object).map(lambda cell: getattr(cell, "value", cell)), errors="coerce")
 
 
-def worst(frame: pd.DataFrame, errors: Sequence[str], by: Sequence[str]) -> pd.DataFrame:
-    """Return the largest of each error in any record, as text, for each value of the fields `by`."""
-    rows = []
-    for key, records in ok(frame).groupby(list(by), sort=False):
-        row = dict(zip(by, key, strict=True))
-        for error in errors:
-            largest = [max(samples) for samples in rounds(records, error)]
-            row[error.replace("_", " ")] = f"{max(largest):.1e}" if largest else ""
-        rows.append(row)
-    return filled(pd.DataFrame(rows))
-
-
 def filled(view: pd.DataFrame) -> pd.DataFrame:
     """Return a table without the columns in which no row has anything."""
     is_filled = (view.notna() & (view != "")).any()
     return view.loc[:, is_filled]
-
-
-def shape(row: Mapping) -> str:
-    """Name the model and the batch of a training step: small at 4 × 128 tokens."""
-    return f"{row['size']} at {row['batch_size']} × {row['context_length']} tokens"
 
 
 def noisy(frame: pd.DataFrame) -> pd.Series:
@@ -214,19 +139,3 @@ def noisy(frame: pd.DataFrame) -> pd.Series:
     for samples, best in zip(probes, quietest, strict=True):
         is_noisy.append(isinstance(samples, list) and not steady_state.quiet(samples, best))
     return pd.Series(is_noisy, index=frame.index)
-
-
-def note(frame: pd.DataFrame) -> str:
-    """Return a table's note: rounds, hardware, and what is noisy or stale."""
-    if not (frame["status"] == "ok").any():
-        return ""
-    measured = ok(frame)
-    counts = sorted({len(records) for _, records in cases(measured)})
-    words = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    parts = [f"{words} round{'s' if counts[-1] > 1 else ''} a case", "; ".join(measured["hardware"].unique())]
-    noisy_count = int(noisy(measured).sum())
-    if noisy_count:
-        parts.append(f"{noisy_count} of {len(measured)} records noisy")
-    if measured["stale"].any():
-        parts.append("Some records are stale")
-    return ". ".join(parts) + "."

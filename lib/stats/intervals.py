@@ -44,13 +44,6 @@ class Interval:
         return (self.high - self.low) / 2
 
     @property
-    def log_error(self) -> float:
-        """Return half the width in logarithms; NaN if it is unknown or not of positive numbers."""
-        if not self.known or self.low <= 0:
-            return math.nan
-        return math.log(self.high / self.low) / 2
-
-    @property
     def inverse(self) -> "Interval":
         """Return the interval of one over the value, which must be positive."""
         return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
@@ -58,14 +51,6 @@ class Interval:
     def scaled(self, factor: float) -> "Interval":
         """Return the interval of the value times a factor, which must not be negative."""
         return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
-
-    def widened(self, log_error: float) -> "Interval":
-        """Return the interval with another's `log_error`, added in quadrature; unknown if either is."""
-        if not self.known or self.low <= 0:
-            return replace(self, low=math.nan, high=math.nan)
-        down = math.hypot(math.log(self.value / self.low), log_error)
-        up = math.hypot(math.log(self.high / self.value), log_error)
-        return replace(self, low=self.value * math.exp(-down), high=self.value * math.exp(up))
 
     def text(self, uncertainty: float) -> str:
         """Format the value and the ends with the digits that an uncertainty warrants."""

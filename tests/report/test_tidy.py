@@ -62,14 +62,6 @@ def test_a_value_is_preferred_where_there_is_one(frame):
     assert set(tidy.prefer(frame, variant="unheard of")["variant"]) == {"foreach"}
 
 
-def test_the_largest_is_among_those_that_were_measured(frame):
-    assert set(tidy.largest(frame, "num_params")["num_params"]) == {8}
-    with pytest.raises(NotMeasured):
-        tidy.largest(frame, "peak_mib")
-    with pytest.raises(NotMeasured):
-        tidy.largest(frame.query("status != 'ok'"), "num_params")
-
-
 def test_fresh_records_of_a_case_take_the_place_of_its_stale_ones():
     frame = by_hand.frame(
         {"variant": "fused", "round": 1, "stale": True},
@@ -79,24 +71,6 @@ def test_fresh_records_of_a_case_take_the_place_of_its_stale_ones():
         {"variant": "compiled", "status": "crashed"},
     )
     assert tidy.ok(frame).index.tolist() == [1, 2, 3]
-
-
-def test_the_median_of_a_case_has_the_interval_over_its_rounds(frame):
-    rows = tidy.told(frame).query("variant == 'fused' and status == 'ok'")
-    found = tidy.median(tidy.told(frame), "total_ms", variant="fused", num_params=8)
-    assert found == intervals.median(rows["total_ms"].tolist())
-    assert found.rounds == 3
-    number = tidy.median(tidy.told(frame), "elements", variant="fused", num_params=8)
-    assert (number.value, number.reach, number.rounds) == (64, 0, 3)
-
-
-def test_a_median_is_of_one_case_that_was_measured(frame):
-    with pytest.raises(ValueError, match="total_ms: got records of 2 cases, expected one of one machine"):
-        tidy.median(tidy.told(frame), "total_ms", num_params=8)
-    with pytest.raises(NotMeasured):
-        tidy.median(frame, "total_ms", num_params=512)
-    with pytest.raises(NotMeasured, match="peak mib"):
-        tidy.median(tidy.told(frame), "peak_mib", variant="fused", num_params=8)
 
 
 def test_medians_have_a_row_a_case_and_machine(frame):
@@ -112,20 +86,6 @@ def test_medians_have_a_row_a_case_and_machine(frame):
     assert table["peak_mib"].isna().all()
     assert table["total_ms"].isna().tolist() == [False, False, True, False]
     assert table["hardware"].tolist() == ["a test"] * 3 + ["else"]
-
-
-def test_the_worst_error_is_the_largest_of_any_record():
-    frame = by_hand.frame(
-        {"variant": "foreach", "num_params": 1, "update_error": 1e-7},
-        {"variant": "foreach", "num_params": 8, "update_error": 3e-7},
-        {"variant": "foreach", "num_params": 8, "round": 2, "update_error": 1e-8},
-        {"variant": "foreach", "num_params": 8, "round": 3, "update_error": 1e-8},
-        {"variant": "fused", "num_params": 1, "update_error": 2e-7},
-        {"variant": "fused", "num_params": 8, "status": "oom", "update_error": 1.0},
-    )
-    worst = tidy.worst(frame.assign(last_error=None), ["update_error", "last_error"], ["variant"])
-    expected = pd.DataFrame({"variant": ["foreach", "fused"], "update error": ["3.0e-07", "2.0e-07"]})
-    pd.testing.assert_frame_equal(worst, expected)
 
 
 def test_a_fact_that_no_record_has_is_not_measured(frame):
@@ -153,33 +113,6 @@ def test_a_record_is_noisy_if_the_probe_was_slow_for_its_machine_or_unsteady():
     assert tidy.noisy(frame).tolist() == [False] * 4 + [True, True, False] + [False, False, True]
 
 
-def test_times_of_pairs_replace_those_taken_alone(frame):
-    frame["paired_ms"] = [[5.0] * 9 if variant == "foreach" else None for variant in frame["variant"]]
-    both = tidy.in_pairs(frame)
-    assert both.loc[both["variant"] == "foreach", "total_ms"].tolist() == [[5.0] * 9] * 3
-    pd.testing.assert_series_equal(both["total_ms"].iloc[3:], frame["total_ms"].iloc[3:])
-
-
-def test_cases_that_several_machines_have_stand_side_by_side(frame):
-    both = tidy.by_machine(tidy.medians(frame, ["total_ms"]), "total_ms")
-    assert both.columns.tolist() == ["variant, num params", "test-1c", "other"]
-    assert both.iloc[:, 0].tolist() == ["fused, 8"]
-    assert [cell.value for cell in both.iloc[0, 1:]] == pytest.approx([2.0, 9.0], rel=0.05)
-    assert tidy.by_machine(tidy.medians(tidy.told(frame), ["total_ms"]), "total_ms").empty
-
-
 def test_one_quick_probe_does_not_make_the_others_noisy(frame):
     assert not tidy.noisy(by_hand.frame(*probed([0.8] + [1.0] * 19))).any()
     assert not tidy.noisy(frame).any()
-
-
-def test_a_note_tells_rounds_hardware_and_what_to_doubt(frame):
-    assert tidy.note(tidy.told(frame)) == "3 rounds a case. a test."
-    doubtful = by_hand.frame(*probed([1.0, 1.0]), *probed([1.5], num_params=8), num_params=4)
-    doubtful["stale"] = [False, False, True]
-    assert tidy.note(doubtful) == "1 to 2 rounds a case. a test. 1 of 3 records noisy. Some records are stale."
-    assert tidy.note(frame.query("status != 'ok'")) == ""
-    # a stale record beside fresh ones of its case is not in the table
-    partly_stale = by_hand.frame(*probed([1.0, 1.0, 1.5]))
-    partly_stale["stale"] = [False, False, True]
-    assert tidy.note(partly_stale) == "2 rounds a case. a test."

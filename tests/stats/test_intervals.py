@@ -80,16 +80,3 @@ def test_counts_of_zero_have_a_median_though_no_logarithm():
 )
 def test_an_interval_prints_itself(interval, text):
     assert f"{interval}" == text
-
-
-def test_arithmetic_of_intervals_is_that_of_their_ends():
-    interval = Interval(2.0, 1.6, 2.5, 3)
-    assert interval.inverse == Interval(0.5, 0.4, 0.625, 3)
-    assert interval.scaled(10) == Interval(20, 16, 25, 3)
-    assert interval.reach == pytest.approx(0.45)
-    assert interval.log_error == pytest.approx(math.log(1.25))
-    assert interval.widened(math.log(1.25)).log_error == pytest.approx(math.sqrt(2) * math.log(1.25))
-    unknown = Interval(2.0, math.nan, math.nan, 1)
-    assert not unknown.widened(0.1).known
-    assert math.isnan(unknown.log_error)
-    assert not interval.widened(math.nan).known
