@@ -80,3 +80,10 @@ def test_counts_of_zero_have_a_median_though_no_logarithm():
 )
 def test_an_interval_prints_itself(interval, text):
     assert f"{interval}" == text
+
+
+def test_the_inverse_and_a_multiple_of_an_interval_are_those_of_its_ends():
+    interval = Interval(2.0, 1.6, 2.5, 3)
+    assert interval.inverse == Interval(0.5, 0.4, 0.625, 3)
+    assert interval.scaled(10) == Interval(20, 16, 25, 3)
+    assert interval.reach == pytest.approx(0.45)
