@@ -17,7 +17,11 @@ PARAMETERS = {
         {"d_model": 32, "context_length": 16, "num_heads": 2, "precision": "bf16", "compiled": False},
     ],
     "calibration": [{}],
-    "ceilings": [{"operation": ["projection", "add"], "rows": 64, "columns": 1280, "library": "torch"}],
+    "ceilings": [
+        {"operation": ["projection", "add"], "rows": 64, "columns": 1280, "library": "torch"},
+        # products alone: memory has no roof
+        {"operation": "matmul", "rows": 32, "columns": 48, "precision": "fp32", "library": "torch"},
+    ],
     "collectives": [{}],
     "kernels": [{"size": "tiny", "context_length": 16, "precision": "bf16", "compiled": False}],
     "ladder": [
