@@ -28,7 +28,9 @@ def activation_bytes(shape: Shape, precision: str, attention: str, device: str =
 def peak_bytes(
     shape: Shape, precision: str, attention: str, optimizer: str, mode: str, device: str = "cpu", checkpoint: int = 0
 ) -> int:
-    """Return the peak bytes of the part of a training step that `mode` names: the largest sum of `peak_terms`."""
+    """Return the peak bytes of the part of a step that `mode` names.
+
+    It is the largest sum of `peak_terms`."""
     terms = peak_terms(shape, precision, attention, optimizer, mode, device, checkpoint)
     return max(sum(point.values()) for point in terms.values())
 
@@ -66,7 +68,9 @@ def peak_terms(
 
 
 def largest_batch(config: Config, limit_bytes: float, precision: str, checkpoint: int, device: str = "cuda") -> int:
-    """Return the most sequences of which a plain training step stays within `limit_bytes`, 0 if one is too many."""
+    """Return the most sequences with which a plain step stays within `limit_bytes`.
+
+    It is 0 if one is too many."""
 
     def peak(batch_size: int) -> int:
         shape = shape_of(config, batch_size)

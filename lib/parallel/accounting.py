@@ -65,7 +65,9 @@ def mixed_tokens(
 def most_mixed_ranks(
     tokens: float, d_ff: int, flops: float, bandwidth: float, overlap: bool = True
 ) -> tuple[float, float]:
-    """Return the ranks X of FSDP and Y of tensor parallelism with the most devices X Y that products still bind.
+    """Return the mesh of the most devices that products still bind.
+
+    It has X ranks of FSDP and Y of tensor parallelism.
 
     For B tokens in all and a gated feed-forward block, whose three matrices have 6 B D F / (X Y C) of products.
     - FSDP gathers 6 D F / Y bytes, of which X - 1 parts of X travel: (X - 1) / a of the products' time, a = B W / C.

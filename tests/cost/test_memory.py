@@ -88,3 +88,17 @@ def test_the_peak_of_every_mode_and_group_is_the_predicted_one(monkeypatch, name
     case = one("memory", size="test", context_length=64, optimizer="fused", **axes)
     measured = peak_of(case)
     assert 0.99 * measured < case.formula_bytes() < 1.08 * measured  # too high where attention is the peak in bf16
+
+
+@pytest.mark.parametrize("checkpoint", [0, 1])
+def test_one_sequence_more_than_the_largest_batch_does_not_fit(checkpoint):
+    limit_bytes = 8 * 2**30
+    most = memory.largest_batch(model.SIZES["small"], limit_bytes, "fp32", checkpoint)
+    peaks = []
+    for batch_size in (most, most + 1):
+        shape = flops.shape_of(model.SIZES["small"], batch_size)
+        peaks.append(
+            memory.peak_bytes(shape, "fp32", "naive", "single_tensor", "train_step", "cuda", checkpoint=checkpoint)
+        )
+    assert peaks[0] <= limit_bytes < peaks[1]
+    assert memory.largest_batch(model.SIZES["small"], 2**20, "fp32", checkpoint) == 0
