@@ -125,13 +125,6 @@ def of_pairs(variant_ms: Sequence[float], baseline_ms: Sequence[float]) -> Measu
     return Measured((estimate,), len(logs), noise)
 
 
-def joined(processes: Sequence[Measured]) -> Measured:
-    """Return one ratio of several processes, at least one, from that of each."""
-    logs = tuple(log for process in processes for log in process.logs)
-    noise = math.sqrt(statistics.fmean(process.noise**2 for process in processes))
-    return Measured(logs, sum(process.n for process in processes), noise)
-
-
 def judged(rows: Sequence[Measured]) -> list[Comparison]:
     """Judge the ratios of one table together (Benjamini and Hochberg 1995).
 
