@@ -19,16 +19,14 @@ def fields(frame: pd.DataFrame) -> list[str]:
     return [name for name in catalog.CATALOG[frame["experiment"].iloc[0]].fields if name in frame]
 
 
-def told(frame: pd.DataFrame, how: str = NotMeasured.HOW) -> pd.DataFrame:
-    """Return the records of the machine that is loaded first.
-
-    Without any, raises NotMeasured, which tells `how` they are measured."""
+def told(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the records of the machine that is loaded first. Raises NotMeasured without any."""
     if not frame.empty:
         # records just measured by hand have no such attribute, and are all of this machine
         machine = frame.attrs.get("machine", frame["machine"].iloc[0])
         frame = frame[frame["machine"] == machine]
     if frame.empty:
-        raise NotMeasured("this experiment, on this machine", how)
+        raise NotMeasured("this experiment, on this machine")
     return frame
 
 
