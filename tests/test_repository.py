@@ -86,6 +86,13 @@ def test_bare_make_and_the_readme_name_every_command():
     assert all(f"make {verb}" in readme for verb in verbs if verb != "help")
 
 
+def test_text_is_read_and_written_as_utf8_whatever_the_locale():
+    lines = itertools.chain.from_iterable(file.read_text().splitlines() for file in ROOT.glob("lib/**/*.py"))
+    calls = [line for line in lines if re.search(r"[. ]open\(|(read|write)_text\(|text=True", line)]
+    assert len(calls) > 5
+    assert not [line for line in calls if "encoding=" not in line and '"ab"' not in line]
+
+
 def set_up(*variables):
     command = ["make", "-nB", ".venv/ready", *variables]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

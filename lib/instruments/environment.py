@@ -83,7 +83,7 @@ def _commit() -> str:
     """Return the commit of this checkout, with `-dirty` for further changes."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        described = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        described = subprocess.run(command, capture_output=True, encoding="utf-8").stdout.strip()
     except OSError:
         described = ""
     # a copy that has no .git, or that of an older commit, can be told

@@ -94,7 +94,7 @@ def pdf(html_file: Path) -> Path:
         options = [*PRINT.split(), f"--user-data-dir={folder}", f"--print-to-pdf={printed.resolve()}"]
         command = [program, *options, html_file.resolve().as_uri()]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+            done = subprocess.run(command, capture_output=True, errors="replace", timeout=LONGEST_S)
         except subprocess.TimeoutExpired:
             raise OSError(f"{program} took longer than {LONGEST_S} s to print") from None
     if not printed.exists():
@@ -118,7 +118,7 @@ def publish(machine: str) -> dict[str, str]:
         if measured and file.stem not in measured:
             print(f"{file.name} stays, but report.md does not tell of {file.stem}: it was not measured here")
     chapters, failed = page.execute([machine])
-    records.write(folder / "answers.json", answers.file(machine).read_text())
+    records.write(folder / "answers.json", answers.file(machine).read_text(encoding="utf-8"))
     for former in folder.glob("figures/*.svg"):
         former.unlink()
     records.write(folder / "report.md", as_markdown(page.joined(chapters, failed), page.facts(machine), folder))

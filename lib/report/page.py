@@ -88,7 +88,7 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
             is_whole = has_records or old_kind.is_old(nbformat.read(source, as_version=4))
             output = paths.runs() / machines[0] / f"{name}.ipynb"
             # if the kernel dies, the chapter has its text
-            records.write(output, source.read_text())
+            records.write(output, source.read_text(encoding="utf-8"))
             parameters: dict[str, object] = {"machine": list(machines)}
             if name in QUOTING:
                 parameters["answers"] = collected

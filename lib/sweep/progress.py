@@ -120,7 +120,7 @@ def statuses() -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             # asked first: a sweep that ends meanwhile writes its last state before it frees the lock
             is_running = known_shard.is_running()
-            line = known_shard.file("status").read_text()
+            line = known_shard.file("status").read_text(encoding="utf-8")
             if not is_running:
                 # without the end that was expected
                 line = line.partition("; ")[0].replace(": running: ", ": ended unexpectedly: ")
