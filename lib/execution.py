@@ -108,7 +108,9 @@ def execute(
             break
     output.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, **(variables or {})}
+    # a user's profile and style may change what is measured and shown
+    own = {"IPYTHONDIR": str(Path(kernel.connection_file).parent), "MATPLOTLIBRC": os.devnull, "PYTHONSTARTUP": ""}
+    environment = {**os.environ, "PYTHONPATH": path, **own, **(variables or {})}
     # `_check` reads from the output which errors there were
     with open(log, "ab") as file, contextlib.suppress(papermill.PapermillExecutionError):
         papermill.execute_notebook(
