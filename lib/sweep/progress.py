@@ -9,7 +9,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from tqdm import tqdm
@@ -47,7 +47,7 @@ class Progress:
         # not if they all had records before
         if self.left_count() < self.bar.total:
             self.say(f"one case of each experiment was tried: {counted(self.ledger.counts())}; {self.expected_end()}")
-        self.started = time.time()
+        self.started = time.monotonic()
 
     def begins(self, slot: object, label: str) -> None:
         """Note the case in hand at a slot."""
@@ -79,8 +79,8 @@ class Progress:
             # kernels must start too, and the smallest cases came first
             return f"at least {left_seconds / self.slots / 60:.0f} min left"
         # a second of a case takes more than a second, as kernels must start, or less, where slots share the work
-        left_seconds *= (time.time() - self.started) / self.measured_seconds
-        end = datetime.fromtimestamp(time.time() + left_seconds)
+        left_seconds *= (time.monotonic() - self.started) / self.measured_seconds
+        end = datetime.now() + timedelta(seconds=left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"
 
     def say(self, line: str) -> None:
