@@ -91,6 +91,13 @@ def test_another_error_fails_the_notebook_at_once_or_at_its_end(tmp_path, shared
     assert outputs(output) == [["before\n"], ["ZeroDivisionError"], later]
 
 
+@pytest.mark.parametrize("text", ["", "<<<<<<< HEAD", "[]"])
+def test_a_file_that_is_no_notebook_is_named(tmp_path, shared, output, text):
+    (tmp_path / "one.ipynb").write_text(text)
+    with pytest.raises(NotebookFailed, match=r"^one\.ipynb: cannot be read"):
+        execution.execute(shared, tmp_path / "one.ipynb", output, {})
+
+
 def test_a_notebook_that_ends_early_has_failed(tmp_path, shared, output):
     source = write(tmp_path / "one.ipynb", "import sys; sys.exit(0)", "print('later')")
     with pytest.raises(NotebookFailed, match=r"SystemExit|before its last cell"):

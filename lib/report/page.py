@@ -22,7 +22,7 @@ from latex2mathml import converter
 from nbconvert import HTMLExporter
 from nbconvert.filters import markdown_mistune as markdown
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook, new_output, new_raw_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 from traitlets.config import Config
 
 from lib import execution, notebooks, paths, records
@@ -91,11 +91,17 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
         for name in sorted(names, key=lambda name: name in QUOTING):
             source = notebooks.NOTEBOOKS / f"{name}.ipynb"
             has_records = name not in CATALOG or _has_records(name, machines[0])
-            # a chapter without any record is its question and one line
-            is_whole = has_records or old_kind.is_old(nbformat.read(source, as_version=4))
             output = paths.runs() / machines[0] / f"{name}.ipynb"
+            try:
+                saved = execution.read(source)
+            except notebooks.NotebookFailed as error:
+                failed[name] = " ".join(str(error).split())[:500]
+                executed[name] = new_notebook(cells=[new_markdown_cell(f"# {name}")])
+                continue
+            # a chapter without any record is its question and one line
+            is_whole = has_records or old_kind.is_old(saved)
             # if the kernel dies, the chapter has its text
-            records.write(output, source.read_text(encoding="utf-8"))
+            records.write(output, nbformat.writes(saved))
             parameters: dict[str, object] = {"machine": list(machines)}
             if name in QUOTING:
                 parameters["answers"] = collected

@@ -24,7 +24,7 @@ def section(parsed, name) -> bs4.Tag:
 
 def test_chapters_stand_in_their_order_and_the_summary_first(parsed):
     sections = [each.get("id") for each in parsed.find_all("section")]
-    assert sections == ["summary", "step", "attention", "adam", "precision", "warmup", "method"]
+    assert sections == ["summary", "step", "attention", "adam", "precision", "warmup", "published", "method"]
     contents = [link.get("href") for link in parsed.select("nav > div a")]
     assert contents == [f"#{name}" for name in sections]
 
@@ -89,13 +89,14 @@ def test_sections_with_nothing_to_tell_do_not_appear(parsed):
 
 def test_a_chapter_that_fails_is_a_box_and_the_page_goes_on(report, parsed):
     boxes = {box.find_parent("section")["id"]: box.get_text() for box in parsed.select(".failed")}
-    assert list(boxes) == ["precision", "warmup", "method"]
+    assert list(boxes) == ["precision", "warmup", "published", "method"]
     assert "ZeroDivisionError: division by zero" in boxes["precision"]
     assert "Kernel died" in boxes["warmup"]
+    assert "published.ipynb: cannot be read: NotJSONError" in boxes["published"]
     assert "Never reached." in section(parsed, "precision").get_text()
     assert MACHINE in section(parsed, "method").get_text()
     assert report.exit_code == 1
-    assert [line.partition(":")[0] for line in report.said] == ["precision", "warmup"]
+    assert [line.partition(":")[0] for line in report.said] == ["precision", "warmup", "published"]
 
 
 def test_formulas_are_mathml_and_figures_inline_svg(parsed):
