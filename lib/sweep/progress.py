@@ -116,8 +116,8 @@ def statuses() -> list[str]:
     Records by hand and stale ones count, too."""
     lines = []
     for known_shard in shard.known():
-        # one that never wrote its status has nothing to tell
-        with contextlib.suppress(FileNotFoundError):
+        # one that never wrote its status, or another user's, has nothing to tell
+        with contextlib.suppress(OSError):
             # asked first: a sweep that ends meanwhile writes its last state before it frees the lock
             is_running = known_shard.is_running()
             line = known_shard.file("status").read_text(encoding="utf-8")

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import tempfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -46,9 +45,10 @@ def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slu
     assert environment.machine("cpu") == other
 
 
-@pytest.mark.parametrize(("root", "else_found"), [(ROOT, r"[0-9a-f]{12}(-dirty)?"), (Path("/"), "no checkout")])
-def test_a_copy_can_be_told_its_commit(monkeypatch, root, else_found):
+@pytest.mark.parametrize(("root", "else_found"), [(ROOT, r"[0-9a-f]{12}(-dirty)?"), (ROOT / "lib", "no checkout")])
+def test_a_copy_can_be_told_its_commit_and_has_none_of_another_repository(monkeypatch, root, else_found):
     monkeypatch.setattr(environment, "ROOT", root)
+    monkeypatch.setenv("GIT_INDEX_FILE", "/another")
     monkeypatch.delenv("COMMIT", raising=False)
     assert re.fullmatch(else_found, environment._commit.__wrapped__())
     monkeypatch.setenv("COMMIT", "0123abcd")
