@@ -32,7 +32,7 @@ help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 report: .venv/ready ## Measure this machine for 15 to 25 minutes and write reports/report.html; ROUNDS=5 narrows its intervals, BUDGET=seconds ends it early
-	@$(PY) -m lib.sweep report $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; $(PY) -m lib.report update && exit $$ended
+	@$(PY) -m lib.sweep report $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; { $(PY) -m lib.sources || $(PY) -m lib.report; } && exit $$ended
 
 test: .venv/dev .venv/cluster .venv/peers .venv/triton .venv/browser ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && $(PY) .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist worksteal
@@ -56,7 +56,7 @@ publish: .venv/ready ## Write the records and the report to reports/reference, w
 	@$(PY) -m lib.report publish $(CHOSEN)
 
 peers: .venv/peers ## Time our training step in pairs with that of Hugging Face transformers, then render
-	@$(PY) -m lib.sweep peers $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; $(PY) -m lib.report update && exit $$ended
+	@$(PY) -m lib.sweep peers $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; { $(PY) -m lib.sources || $(PY) -m lib.report; } && exit $$ended
 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb
 	@PYTHONPATH="$$PWD"$${PYTHONPATH:+:$$PYTHONPATH} $(PY) -m jupyterlab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)

