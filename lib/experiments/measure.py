@@ -9,7 +9,6 @@ import difflib
 import gc
 import os
 import re
-import textwrap
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,9 @@ SIMPLE = (str, int, float, bool, list, tuple, range, type(None))  # what a misty
 NEARLY = 0.8  # of a name's letters, as difflib counts them: from here on it may be mistyped
 LEAST_SECONDS = 0.001
 LONGEST_REASON = 300  # characters of an error in a record
+ADVICE = "\n\nSet TORCHDYNAMO_VERBOSE"  # with which PyTorch ends what failed to compile
+# of a path in quotation marks, and of others, which may follow an option such as -I
+FOLDERS = re.compile(r"""(?<=['"])/[^'"\n]*/|(?:(?<![\w/.~])|(?<=-[IL]))/(?!/)(?:[^\s'"/]*/)*""")
 
 _measured_cases = 0  # by this process
 
@@ -215,6 +217,11 @@ def _clear(recording: Recording) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Describe an exception in one line, without the folders of unquoted paths, which may name a person."""
-    line = re.sub(r"(?<!\S)/(\S*/)?", "", f"{type(error).__name__}: {error}")
-    return textwrap.shorten(line, LONGEST_REASON, placeholder=" ...")
+    """Describe an exception in one line, without the folders of paths, which may name a person.
+
+    Of a long one the middle is left out: a compiler's command comes before what is wrong with it."""
+    text = f"{type(error).__name__}: {error}".partition(ADVICE)[0]
+    line = " ".join(FOLDERS.sub("", text).split())
+    if len(line) > LONGEST_REASON:
+        line = f"{line[: LONGEST_REASON // 3]} ... {line[-LONGEST_REASON // 2 :]}"
+    return line

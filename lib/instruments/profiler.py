@@ -63,7 +63,7 @@ def trace(run: Callable[[], None], count: int) -> list[dict]:
             for _ in range(1 + count):
                 run()
                 profiler.step()
-        return json.loads(file.read_text())["traceEvents"]
+        return json.loads(file.read_bytes())["traceEvents"]
 
 
 def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = (), discarded: int = 0) -> dict:

@@ -90,7 +90,7 @@ def pdf(html_file: Path) -> Path:
         options = [*PRINT.split(), f"--user-data-dir={folder}", f"--print-to-pdf={printed.resolve()}"]
         command = [program, *options, html_file.resolve().as_uri()]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+            done = subprocess.run(command, capture_output=True, errors="replace", timeout=LONGEST_S)
         except subprocess.TimeoutExpired:
             raise OSError(f"{program} took longer than {LONGEST_S} s to print") from None
     if not printed.exists():
@@ -114,8 +114,8 @@ def publish(machine: str) -> dict[str, str]:
         if measured and file.stem not in measured:
             print(f"{file.name} stays, but report.md does not tell of {file.stem}: it was not measured here")
     chapters, failed = page.execute([machine])
-    records.write(folder / "answers.json", answers.file(machine).read_text())
-    for former in folder.glob("figures/*.svg"):
+    records.write(folder / "answers.json", answers.file(machine).read_text(encoding="utf-8"))
+    for former in folder.glob("figures/*"):
         former.unlink()
     records.write(folder / "report.md", as_markdown(page.joined(chapters, failed), page.facts(machine), folder))
     print(folder / "report.md")
@@ -132,12 +132,14 @@ def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Pat
     drawn: Counter[str] = Counter()
     for cell in notebook.cells:
         chapter = cell.metadata.get("chapter")
+        if "level" in cell.metadata:
+            # one level down
+            cell.source = f"#{cell.source}"
         if cell.metadata.get("level") == 1:
             contents.append(f"- [{cell.metadata['heading']}](#{chapter})")
             cell.source = f'<a id="{chapter}"></a>\n\n{cell.source}'
         if cell.cell_type == "markdown":
-            # one level down, and without a macro that GitHub refuses
-            cell.source = re.sub(r"^(#{1,5}) ", r"#\1 ", cell.source, flags=re.MULTILINE)
+            # a macro that GitHub refuses
             cell.source = cell.source.replace(r"\operatorname{", r"\mathrm{")
         for output in cell.get("outputs", []):
             drawing = answers.SVG.search(output.get("data", {}).get("text/html", ""))
@@ -151,9 +153,12 @@ def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Pat
         f"{facts['parts']} · Measured {facts['measured']} · PyTorch {facts['torch']} · commit {facts['commit']}",
     ]
     notebook.cells.insert(0, new_markdown_cell("\n\n".join([*head, *facts["warnings"], "\n".join(contents)])))
-    kinds = ["text/markdown", "text/plain"]
+    kinds = ["text/markdown", "image/png", "image/jpeg", "text/latex", "text/plain"]
     exporter = MarkdownExporter(exclude_input=True, config=Config(NbConvertBase={"display_data_priority": kinds}))
-    return re.sub(r"\n{3,}", "\n\n", exporter.from_notebook_node(notebook)[0])
+    text, resources = exporter.from_notebook_node(notebook, {"output_files_dir": "figures"})
+    for name, content in resources["outputs"].items():
+        (folder / name).write_bytes(content)
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def standalone(drawing: str) -> str:
