@@ -43,7 +43,7 @@ def small(monkeypatch):
     monkeypatch.setitem(model.SIZES, "tiny", config)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **_: None)
-    monkeypatch.setattr(fast, "_compiled", lambda: fast._update_and_copy)
+    monkeypatch.setattr(fast, "_compiled", lambda: fast._update_and_round)
     monkeypatch.setattr(noise, "probe", lambda _: [1.0] * 10)  # sized for a GPU
 
 
