@@ -32,7 +32,7 @@ VARIANTS = {
 class DistributedDataParallel(nn.Module):
     """Average the gradients of a module over all ranks.
 
-    Its parameters are of one type. All ranks start with the weights and buffers of rank 0. Call
+    All ranks start with the weights and buffers of rank 0. Call
     `finish_gradient_synchronization` between the backward pass and the optimizer's step. A parameter without a gradient
     has one of zeros then, unless it was frozen. Gradients of several parameters that travel together are views of one
     buffer. Gradients of several passes add up, each a forward and a backward pass; all but the last in `no_sync` send
@@ -52,7 +52,10 @@ class DistributedDataParallel(nn.Module):
         most_bytes = {"naive": 0.0, "overlap": 0.0, "flat": math.inf, "bucketed": bucket_mib * 2**20}
         # gradients are ready about in the reverse order of the parameters
         params = [param for param in module.parameters() if param.requires_grad]
-        self.buckets = _buckets(params[::-1], most_bytes[variant])
+        self.buckets = []
+        for dtype in dict.fromkeys(param.dtype for param in params):
+            alike = [param for param in reversed(params) if param.dtype == dtype]
+            self.buckets += _buckets(alike, most_bytes[variant])
         self._ready: set[Tensor] = set()  # parameters that have their gradient
         self._pending: list[dist.Work] = []  # of the first buckets
         self._sends_in_backward = True
@@ -122,7 +125,7 @@ class DistributedDataParallel(nn.Module):
 
 
 def _buckets(params: list[nn.Parameter], most_bytes: float) -> list[list[nn.Parameter]]:
-    """Divide parameters into buckets of one, or of at most `most_bytes`."""
+    """Divide parameters of one type into buckets of one, or of at most `most_bytes`."""
     buckets: list[list[nn.Parameter]] = []
     bucket_bytes = 0
     for param in params:

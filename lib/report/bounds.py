@@ -51,7 +51,7 @@ def load_ceilings(machine: str) -> pd.DataFrame:
 def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Return the best FLOP/s by device and precision, and the best bytes a second by device.
 
-    A rate is that of the median of one round, and of any operation and library."""
+    A rate is that of the median of one round, and of any operation."""
     ceilings = ceilings[ceilings["status"] == "ok"]
     # a sweep may have measured products alone, or memory alone
     facts = ceilings.columns.union(["total_ms", "flops", "moved_bytes"], sort=False)
@@ -120,5 +120,6 @@ def precisions(table: pd.DataFrame) -> pd.Series:
     if "precision" in table:
         return table["precision"]
     if "switches" in table:
-        return table["switches"].str.contains("bf16").map({True: "bf16", False: "fp32"})
+        # a switch of this kind has the name of its precision
+        return table["switches"].str.extract(r"\b(bf16_products|bf16)\b", expand=False).fillna("fp32")
     return pd.Series("fp32", table.index)

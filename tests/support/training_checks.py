@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lib import model as lm
 from lib.adam import AdamW, Hyper
+from lib.fast import MastersAdamW, full_state_dict
 from lib.parallel import collectives
 from lib.parallel.ddp import DistributedDataParallel
 from lib.parallel.fsdp import FullySharded
@@ -413,6 +414,45 @@ def sharded_optimizer(model: str, optimizer: str) -> dict:
         "all": sum(param.numel() for param in reference.state),
         "rates": [group["lr"] for group in sharded.param_groups] == [group["lr"] for group in reference.param_groups],
         "change": difference({name: plain.state_dict()[name] for name in start}, start),
+    }
+
+
+def masters(is_sharded: bool) -> dict:
+    """Train five steps with rounded matrices, stopped and continued half way; compare with one process and rank 0."""
+    torch.manual_seed(0)
+    module = built("plain")
+    plain = copy.deepcopy(module)
+    start = copy.deepcopy(module.state_dict())
+    reference = MastersAdamW(plain.parameters(), Hyper(lr=0.01))
+    reference.round_matrices(plain)
+    optimizer = MastersAdamW(module.parameters(), Hyper(lr=0.01))
+    if is_sharded:
+        optimizer = ShardedOptimizer(module.parameters(), MastersAdamW, hyper=Hyper(lr=0.01))
+    getattr(optimizer, "inner", optimizer).round_matrices(module)
+    network = DistributedDataParallel(module)
+    for step in range(5):
+        for each in (module, plain):
+            each.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            rank_loss(network, step, dist.get_rank()).backward()
+            add_up(plain, step)
+        network.finish_gradient_synchronization()
+        optimizer.step()
+        reference.step()
+        if step == 2:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    own = full_state_dict(module, optimizer)
+    expected = full_state_dict(plain, reference)
+    weights = nn.utils.parameters_to_vector(module.parameters()).detach()
+    of_rank_0 = weights.clone()
+    dist.broadcast(of_rank_0, 0)
+    return {
+        "error": max(
+            ((own[name] - right).norm() / (right - start[name]).norm()).item() for name, right in expected.items()
+        ),
+        "between_ranks": (weights - of_rank_0).abs().max().item(),
+        "masters": sum("master" in state for state in optimizer.state.values()),
+        "types": sorted({str(state["exp_avg"].dtype) for state in optimizer.state.values()}),
     }
 
 
