@@ -47,17 +47,17 @@ class FlashAttentionTorch(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # a second derivative would be wrong, since the log-sum-exp would count as a constant
-    def backward(ctx, dO):
+    def backward(ctx, dout):
         weigh_again = _compiled(_weigh_again) if ctx.compiled else _weigh_again
         Q, K, V, out, logsumexp = ctx.saved_tensors
         scale = 1 / math.sqrt(Q.shape[-1])
         q_XTD = _as_3d(Q)
         k_XSD = _as_3d(K)
         v_XSD = _as_3d(V)
-        dout_XTD = _as_3d(dO)
+        dout_XTD = _as_3d(dout)
         logsumexp_XT1 = _as_3d(logsumexp[..., None])
-        # mean of dP over the keys, weighted by P; it equals the sum of O * dO over the features
-        mean_XT1 = _as_3d((dO.to(logsumexp.dtype) * out).sum(-1, keepdim=True))
+        # mean of dP over the keys, weighted by P; it equals the sum of out * dout over the features
+        mean_XT1 = _as_3d((dout.to(logsumexp.dtype) * out).sum(-1, keepdim=True))
         # a sum over blocks, which a narrow type would round at each of them
         dq_XTD = torch.zeros_like(q_XTD, dtype=logsumexp.dtype)
         dk_XSD = torch.zeros_like(k_XSD)
