@@ -31,7 +31,7 @@ def current_device() -> int:
 
 
 def launcher(name: str, grid: tuple[int, int, int], tensors: list, numbers: list, **options: int) -> Callable:
-    """Compile a kernel for arguments like these; return what launches it on tensors of the same layout.
+    """Compile a kernel; return what launches it on tensors of the same layout.
 
     The arguments are the tensors and then the numbers. `kernel[grid](...)` would look at each of them again at every
     launch, and at each number of a tuple."""
@@ -96,9 +96,10 @@ def _seen(t_T, s_S, keys, CAUSAL: tl.constexpr):
 
 @triton.jit
 def _bounds_of_keys(start, keys, CAUSAL: tl.constexpr, TILE_T: tl.constexpr, TILE_S: tl.constexpr):
-    """Return `begin`, `unmasked_end` and `end` of the keys that matter to the tile of queries from `start`.
+    """Return `begin`, `unmasked_end` and `end` of the keys of a tile of queries.
 
-    Every query of the tile sees all keys from `begin` to `unmasked_end`. From `end` on, none sees any."""
+    The tile's first query is `start`. Every query of the tile sees all keys from `begin` to `unmasked_end`. From `end`
+    on, none sees any."""
     common_end = keys
     end = keys
     if CAUSAL:

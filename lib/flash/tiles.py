@@ -65,7 +65,7 @@ for _compute, _allocate in ((attend, _allocate_attend), (differentiate, _allocat
 
 
 def _empty_viewable(x):
-    """Return an empty tensor that `as_4d` can view: strides like those of `x` up to 4-d, else contiguous."""
+    """Return an empty tensor that `as_4d` can view, like `x` up to 4-d."""
     return torch.empty_like(x) if x.dim() <= 4 else x.new_empty(x.shape)
 
 
@@ -102,7 +102,7 @@ def _launch(name, tensors, of_queries, causal):
 
 
 def _compile(name, number_kind, causal, tensors, num_of_queries):
-    """Compile a kernel for tensors like these; return what launches it on such tensors."""
+    """Compile a kernel for tensors like these; return what launches it."""
     from lib.flash import kernels
 
     batch, heads, queries, d_head = tensors[0].shape
@@ -185,7 +185,7 @@ def number_kind_of(dtype: torch.dtype) -> str:
 
 
 def padded(d_head: int) -> int:
-    """Return the features of a tile's row: a power of two, for tl.arange, and at least 16, for tl.dot."""
+    """Pad to a power of two, for tl.arange, and at least 16, for tl.dot."""
     return max(16, 1 << (d_head - 1).bit_length())
 
 
