@@ -236,7 +236,8 @@ class FullySharded(nn.Module):
                 shard.gather()
                 shard.show_whole()
         self._backward_place = place
-        for following in self._layers[place + 1 : place + 2]:
+        if place + 1 < len(self._layers):
+            following = self._layers[place + 1]
             for shard in following:
                 shard.free()
             self._reduce(following)
@@ -244,8 +245,9 @@ class FullySharded(nn.Module):
         for shard in itertools.chain(*reversed(near)):
             if shard.is_read_in_backward:
                 shard.gather()
-        for shard in itertools.chain(*self._layers[place : place + 1]):
-            shard.show_whole()
+        if place < len(self._layers):
+            for shard in self._layers[place]:
+                shard.show_whole()
 
 
 def _computing(module: nn.Module) -> Iterator[nn.Module]:
@@ -264,6 +266,6 @@ def _differentiable(output) -> list[Tensor]:
         if dataclasses.is_dataclass(leaf):
             raise TypeError(f"output: got {type(leaf).__name__}, expected tensors in lists, tuples and dicts")
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    # a view that is changed in place loses its hooks, and its base keeps them
-    tensors += [tensor._base for tensor in tensors if tensor._is_view()]
+    # a view that is changed in place loses its hooks, and its base keeps them; a parameter would gather them
+    tensors += [tensor._base for tensor in tensors if tensor._is_view() and not tensor._base.is_leaf]
     return [tensor for tensor in tensors if tensor.requires_grad]

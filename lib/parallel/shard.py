@@ -101,9 +101,9 @@ class Shard:
             return
         self.param.grad = None
         if not self.is_divided:
-            average = gradient.to(self.local.dtype).contiguous()
+            gradient = gradient.to(self.local.dtype).contiguous()
             # as `scatter` returns it: one row, whose mean is itself
-            self.reducing = (collectives.average(average), average[None])
+            self.reducing = (collectives.average(gradient), gradient[None])
             return
         if gradient.shape != self.padded.shape:
             padded = gradient.new_zeros(self.padded.shape)
