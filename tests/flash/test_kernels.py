@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from flash_checks import FLOATS, LAYOUTS, SHAPES, compare, draw, overflow, results_of
+from flash_checks import FLOATS, LAYOUTS, SHAPES, compare, draw, overflow, poison, results_of
 from lib.flash.tiles import FlashAttentionTriton, Tile, attend
 
 triton = pytest.importorskip("triton")
@@ -85,6 +85,11 @@ def test_they_take_any_strides_and_dimensions_and_repeat_their_bits(layout):
 @pytest.mark.parametrize("floats", FLOATS)
 def test_a_future_score_that_overflows_reaches_no_earlier_row(floats):
     overflow(FlashAttentionTriton, floats)
+
+
+@pytest.mark.parametrize("floats", FLOATS)
+def test_a_future_key_or_value_that_is_not_finite_reaches_no_earlier_row(floats):
+    poison(FlashAttentionTriton, floats)
 
 
 def test_tiles_under_the_mask_are_skipped_so_that_what_is_no_number_there_reaches_nothing():
