@@ -1,7 +1,9 @@
 # Everything runs in .venv, which the first command makes.
 SHELL := /bin/bash
 PYTHON ?= python3
-SWEEP ?= report
+# what other programs export under these names is not meant for us
+NAMES := MACHINE SWEEP ROUNDS BUDGET SHARD ADDRESS RETRY STALE DRY
+$(foreach name,$(NAMES),$(if $(filter environment,$(origin $(name))),$(eval $(name) :=)))
 # pip's index is the user's own; this one is for PyTorch alone, which may be another build
 TORCH_INDEX ?=
 # the wheel of torch 2.13.0 for Python 3.12 in pip's default index; its metadata name CUDA's libraries beside it
@@ -13,30 +15,33 @@ SIZE = $(if $(TORCH_INDEX),PyTorch comes from TORCH_INDEX,PyTorch is a download 
 PY := .venv/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INSTALL := $(PIP) --editable
-# what a sweep takes from the command line; DRY=0 is off
+OFF := 0 no false off n No False Off N NO FALSE OFF
+# what a sweep takes from the command line
 OPTIONS = $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(SHARD),--shard $(SHARD)) \
-  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(filter-out 0,$(RETRY)),--retry) $(if $(filter-out 0,$(STALE)),--stale) \
-  $(if $(filter-out 0,$(DRY)),--dry)
+  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(filter-out $(OFF),$(RETRY)),--retry) \
+  $(if $(filter-out $(OFF),$(STALE)),--stale) $(if $(filter-out $(OFF),$(DRY)),--dry)
 CHOSEN = $(if $(MACHINE),--machine $(MACHINE))
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
+# several pips at once would break one environment
+.NOTPARALLEL:
 .PHONY: help report test torture sweep status render pdf publish peers lab clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 report: .venv/ready ## Measure this machine for 15 to 25 minutes and write reports/report.html; ROUNDS=5 narrows its intervals, BUDGET=seconds ends it early
-	@$(PY) -m lib.sweep report $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; $(PY) -m lib.report update && exit $$ended
+	@$(PY) -m lib.sweep report $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; { $(PY) -m lib.sources || $(PY) -m lib.report; } && exit $$ended
 
 test: .venv/dev .venv/cluster .venv/peers .venv/triton .venv/browser ## Check the style and run the tests
-	@$(PY) -m ruff check && $(PY) -m ruff format --check && .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist worksteal
+	@$(PY) -m ruff check && $(PY) -m ruff format --check && $(PY) .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist worksteal
 
 torture: .venv/dev .venv/cluster ## Kill kernels and sweeps, fill the disk, damage files; print how many faults were injected, and after how many something was lost
 	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture -n 2 --dist worksteal
 
 sweep: .venv/ready ## Run SWEEP=quick, cpu, gpu, ...; ROUNDS=n, BUDGET=seconds, SHARD=k/n, ADDRESS=host:port, RETRY=1, STALE=1, DRY=1
-	@$(PY) -m lib.sweep $(SWEEP) $(OPTIONS)
+	@$(PY) -m lib.sweep '$(SWEEP)' $(OPTIONS)
 
 status: .venv/ready ## Show how far the sweeps are, and count the records
 	@$(PY) -m lib.sweep status
@@ -51,20 +56,22 @@ publish: .venv/ready ## Write the records and the report to reports/reference, w
 	@$(PY) -m lib.report publish $(CHOSEN)
 
 peers: .venv/peers ## Time our training step in pairs with that of Hugging Face transformers, then render
-	@$(PY) -m lib.sweep peers $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; $(PY) -m lib.report update && exit $$ended
+	@$(PY) -m lib.sweep peers $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; { $(PY) -m lib.sources || $(PY) -m lib.report; } && exit $$ended
 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb
-	@PYTHONPATH='$(CURDIR)'$${PYTHONPATH:+:$$PYTHONPATH} $(PY) -m jupyterlab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+	@PYTHONPATH="$$PWD"$${PYTHONPATH:+:$$PYTHONPATH} $(PY) -m jupyterlab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 clean: ## Remove the report and the executed notebooks; the records and .venv stay
 	@rm -rf reports/runs reports/report.{html,pdf}
 
 # A setup that fails is removed, and only the last step creates `ready`.
+FOREIGN = .venv is not of this Makefile: move it away, or install this package into it and touch .venv/ready
 .venv/ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	@[ ! -e .venv ] || [ -e .venv/ready ] || [ -e .venv/begun ] || { echo '$(FOREIGN)'; exit 1; }
+	@'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up .venv; this takes a few minutes, once. $(SIZE)"
 	@rm -rf .venv
-	@{ $(PYTHON) -m venv .venv && $(if $(TORCH_INDEX),$(PIP) --no-deps --index-url '$(TORCH_INDEX)' torch &&) $(INSTALL) . && touch $@; } || { rm -rf .venv; exit 1; }
+	@{ mkdir .venv && touch .venv/begun && '$(PYTHON)' -m venv .venv && $(if $(TORCH_INDEX),$(PIP) --no-deps --index-url '$(TORCH_INDEX)' torch &&) $(INSTALL) . && touch $@; } || { rm -rf .venv; exit 1; }
 
 # Tools for development: tests and style checks.
 .venv/dev: .venv/ready

@@ -12,6 +12,7 @@ import papermill
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_core.utils import run_sync
+from nbformat import NotebookNode
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.execute import remove_error_markers
@@ -90,6 +91,15 @@ def shared_kernel() -> Iterator[Kernel]:
                 run_sync(kernel.shutdown_kernel)(now=True)
 
 
+def read(source: Path) -> NotebookNode:
+    """Read a notebook. Raises NotebookFailed, with its name, for what is none."""
+    try:
+        return nbformat.read(source, as_version=4)
+    # nbformat raises errors of many kinds for a file that is empty, in conflict, or of a later version
+    except Exception as error:
+        raise NotebookFailed(f"{source.name}: cannot be read: {type(error).__name__}: {error}") from None
+
+
 def execute(
     kernel: Kernel, source: Path, output: Path, parameters: Mapping[str, object],
     variables: Mapping[str, str] | None = None, log: Path | str = os.devnull, until: str = "",
@@ -101,14 +111,16 @@ def execute(
     begins. A kernel that does not run yet is started, with these environment `variables`, and its process writes to
     `log`. It runs on afterwards. After NotMeasured the notebook goes on. Raises NotebookFailed after another error, or
     if the last cell is never reached, and, with nothing written, nbclient's DeadKernelError when the kernel dies."""
-    notebook = nbformat.read(source, as_version=4)
+    notebook = read(source)
     for position, cell in enumerate(notebook.cells):
         if until in cell.metadata.get("tags", []):
             notebook.cells = notebook.cells[: position + 1]
             break
     output.parent.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, **(variables or {})}
+    # a user's profile and style may change what is measured and shown
+    own = {"IPYTHONDIR": str(Path(kernel.connection_file).parent), "MATPLOTLIBRC": os.devnull, "PYTHONSTARTUP": ""}
+    environment = {**os.environ, "PYTHONPATH": path, **own, **(variables or {})}
     # `_check` reads from the output which errors there were
     with open(log, "ab") as file, contextlib.suppress(papermill.PapermillExecutionError):
         papermill.execute_notebook(

@@ -10,8 +10,10 @@ PUBLISHED = REPORTS / "published"
 
 
 def results() -> Path:
-    """Return the folder of what was measured here, by machine: `reports/results`, or $RESULTS."""
-    return Path(os.environ.get("RESULTS") or REPORTS / "results")
+    """Return the folder of what was measured here, by machine: `reports/results`, or $RESULTS.
+
+    A relative one is below the checkout: kernels inherit it, and work in another folder."""
+    return Path(os.path.abspath(ROOT / os.path.expanduser(os.environ.get("RESULTS") or "reports/results")))
 
 
 def runs() -> Path:

@@ -141,7 +141,7 @@ def write(target: Path, text: str) -> None:
     temporary = target.with_name(f".writing-{os.getpid()}-{target.stem}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w") as file:
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -220,7 +220,7 @@ def _kept_in_git(experiment: str, machine: str) -> Iterator[dict]:
     file = REFERENCE / machine / f"{experiment}.jsonl"
     if not file.exists():
         return
-    for number, line in enumerate(file.read_text().splitlines(), start=1):
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             yield parse(line)
         except ValueError as error:
@@ -304,7 +304,7 @@ def modules(experiment: str) -> dict[str, str]:
 @functools.cache
 def _code(file: str) -> str:
     """Return the code of a module without comments and docstrings; experiments share most modules."""
-    return str(_plain(ast.parse(Path(file).read_text())))
+    return str(_plain(ast.parse(Path(file).read_bytes())))
 
 
 def _plain(node: object) -> object:

@@ -2,7 +2,8 @@
 
 An iteration is a callable that takes `mark` and calls `mark(name)` where each of its phases ends. One rule says how
 long to sample, whatever is measured: warm up until the times are steady or for a third of `seconds`; then sample until
-the interval of the median is narrower than 1% or for `seconds` more, at least 3 and at most 2,000 times.
+the interval of the median is narrower than 1% or for `seconds` more, at least 5 and at most 2,000 times. Samples
+that take longer than a second may be 3.
 `seconds` are of the wall clock, so what runs untimed between two samples uses them up too. On a GPU warming up takes
 its whole third, and like sampling at least `least_s`, however steady the times look. `exactly` does not warm up, and
 `compare` does so for three pairs on a CPU, two where they are slow, and on a GPU for a third of `seconds`.
@@ -24,7 +25,9 @@ from lib.stats import intervals, steady_state
 Mark = Callable[[str], None]
 Iteration = Callable[[Mark], None]
 
-LEAST = 3  # samples or pairs, however long they take
+LEAST = 5  # samples or pairs
+FEWEST = 3  # if they are slow
+SLOW_S = 1.0  # the mean length of slow ones: five steps of a larger model in pairs would take a minute
 WARM_PAIRS = 2  # however long they take: until then two large models still ask the system for pages
 MOST = 2_000  # samples or pairs, however short they are
 TARGET = 0.01  # width of a median's interval, relative to the median, at which sampling ends
@@ -244,7 +247,7 @@ def compare(
     # most callers have just timed the first side; the second may never have run
     pairs.second.add_in_turn()
     while len(pairs.first.total) < WARM_PAIRS or (
-        clock.seconds() < end_s and (len(pairs.first.total) < LEAST or clock.least_s > 0)
+        clock.seconds() < end_s and (len(pairs.first.total) < FEWEST or clock.least_s > 0)
     ):
         add_pair()
     for side in sides:
@@ -260,8 +263,8 @@ def _sample(add: Callable[[], None], series: Callable[[], list[float]], clock, s
     began_s = clock.seconds()
     while len(series()) < MOST:
         spent_s = clock.seconds() - began_s
-        can_end = len(series()) >= least and spent_s >= clock.least_s
-        if can_end and (spent_s >= seconds or _is_narrow(series())):
+        are_enough = len(series()) >= least or (len(series()) >= FEWEST and spent_s >= SLOW_S * least)
+        if are_enough and spent_s >= clock.least_s and (spent_s >= seconds or _is_narrow(series())):
             break
         add()
 

@@ -49,6 +49,21 @@ def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(tmp_pat
     assert outputs(output) == [[f"{sys.executable}\n"]]
 
 
+def test_a_users_profile_and_style_do_not_reach_a_kernel(tmp_path, monkeypatch, output):
+    profile = tmp_path / "user" / "profile_default"
+    (profile / "startup").mkdir(parents=True)
+    (profile / "startup" / "own.py").write_text("import sys; sys.own = True")
+    (profile / "ipython_config.py").write_text("c.InteractiveShell.ast_node_interactivity = 'all'")
+    (profile / "matplotlibrc").write_text("text.usetex: True")
+    monkeypatch.setenv("IPYTHONDIR", str(profile.parent))
+    monkeypatch.setenv("MATPLOTLIBRC", str(profile))
+    monkeypatch.setenv("PYTHONSTARTUP", str(profile / "startup" / "own.py"))
+    cell = "import sys, matplotlib\n1\nprint(hasattr(sys, 'own'), matplotlib.rcParams['text.usetex'])"
+    with execution.shared_kernel() as kernel:
+        execution.execute(kernel, write(tmp_path / "one.ipynb", cell), output, {})
+    assert outputs(output) == [["False False\n"]]
+
+
 def test_parameters_replace_the_defaults_and_names_of_the_previous_notebook_are_gone(tmp_path, shared, output):
     source = write(tmp_path / "one.ipynb", ("size = 1", "parameters"), "print(size, 'left' in globals())\nleft = 2")
     for size in (5, 6):
@@ -74,6 +89,13 @@ def test_another_error_fails_the_notebook_at_once_or_at_its_end(tmp_path, shared
     with pytest.raises(NotebookFailed, match=r"ZeroDivisionError: division by zero, in done\.ipynb"):
         execution.execute(shared, source, output, {})
     assert outputs(output) == [["before\n"], ["ZeroDivisionError"], later]
+
+
+@pytest.mark.parametrize("text", ["", "<<<<<<< HEAD", "[]"])
+def test_a_file_that_is_no_notebook_is_named(tmp_path, shared, output, text):
+    (tmp_path / "one.ipynb").write_text(text)
+    with pytest.raises(NotebookFailed, match=r"^one\.ipynb: cannot be read"):
+        execution.execute(shared, tmp_path / "one.ipynb", output, {})
 
 
 def test_a_notebook_that_ends_early_has_failed(tmp_path, shared, output):

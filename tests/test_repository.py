@@ -3,6 +3,7 @@
 import ast
 import itertools
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -86,8 +87,15 @@ def test_bare_make_and_the_readme_name_every_command():
     assert all(f"make {verb}" in readme for verb in verbs if verb != "help")
 
 
-def set_up(*variables):
-    command = ["make", "-nB", ".venv/ready", *variables]
+def test_text_is_read_and_written_as_utf8_whatever_the_locale():
+    lines = itertools.chain.from_iterable(file.read_text().splitlines() for file in ROOT.glob("lib/**/*.py"))
+    calls = [line for line in lines if re.search(r"[. ]open\(|(read|write)_text\(|text=True", line)]
+    assert len(calls) > 5
+    assert not [line for line in calls if "encoding=" not in line and '"ab"' not in line]
+
+
+def set_up(*variables, goal=".venv/ready"):
+    command = ["make", "-nB", goal, *variables]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
@@ -104,3 +112,24 @@ def test_an_index_is_for_pytorch_alone_whose_dependencies_come_from_the_users_ow
     assert first.endswith("--no-deps --index-url 'https://user:secret@index.test/cpu' torch ")
     assert second.endswith("--editable . ")
     assert 'PyTorch comes from TORCH_INDEX"' in said
+
+
+def test_a_switch_is_off_by_any_word_and_a_name_that_others_export_is_not_taken(monkeypatch):
+    monkeypatch.setenv("MACHINE", "theirs")
+    monkeypatch.setenv("SWEEP", "theirs")
+    said = set_up("RETRY=no", "DRY=false", "STALE=1", "PYTHON=/a folder/python", goal="sweep")
+    assert said.splitlines()[-1].split()[1:] == ["-m", "lib.sweep", "''", "--stale"]
+    assert "'/a folder/python' -m venv" in said
+    assert set_up(goal="render").splitlines()[-1].split()[1:] == ["-m", "lib.report"]
+
+
+def test_an_environment_that_somebody_else_made_stays(tmp_path):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    theirs = tmp_path / ".venv" / "theirs"
+    theirs.parent.mkdir()
+    theirs.touch()
+    # a Python that does nothing
+    done = subprocess.run(["make", "status", "PYTHON=true"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.startswith(".venv is not of this Makefile")
+    assert theirs.exists()

@@ -36,7 +36,8 @@ def test_a_gpu_is_timed_by_events_and_waited_for_once_an_iteration(simulated):
 @pytest.mark.parametrize(
     ("cost_s", "seconds", "least", "warmups", "samples"),
     [
-        (10, 0.4, timing.LEAST, 1, 3),  # however long
+        (10, 0.4, timing.LEAST, 1, timing.FEWEST),  # however long
+        (0.9, 0.4, timing.LEAST, 1, 5),
         (1, 0.1, 10, 1, 10),  # as many as the assignment asks for
         (0.1, 0.45, timing.LEAST, 2, 5),  # a third of the time, then all of it
         (25e-6, 1000, timing.LEAST, 10, 10),  # equal times have a narrow interval at the first look

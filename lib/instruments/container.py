@@ -68,6 +68,6 @@ def _groups(controller: str) -> Iterator[Path]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text().strip()
+        return file.read_text(encoding="utf-8").strip()
     except OSError:
         return ""

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -28,22 +29,26 @@ ALLOWED_VARIABLES = (
 
 
 def compiler_missing(device: str) -> str | None:
-    """Return why torch.compile and Triton cannot work here, or None if nothing is seen to be missing.
+    """Return why torch.compile and Triton cannot work here, or None.
 
-    What they write, C++ for a CPU and launchers in C for CUDA, includes Python's headers. Any C compiler counts, though
-    Triton takes $CC alone if it is set, and else gcc or clang."""
+    What they write, C++ for a CPU and launchers in C for CUDA, includes Python's headers. Triton takes $CC alone if it
+    is set, and else gcc or clang. PyTorch takes its C++ compiler's command apart as a shell would."""
     compilers = [os.environ.get("CXX", "g++")]
     if device != "cpu":
-        compilers = [os.environ.get("CC", "cc"), "gcc", "clang"]
+        compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    headers = sysconfig.get_path("include")
+    paths = [torch.__file__, headers, tempfile.gettempdir()]
+    if device == "cpu" and re.search(r"""[\s'"\\]""", "".join(paths)):
+        return "torch.compile needs paths of Python and of temporary files without spaces and quotation marks"
     if not any(map(shutil.which, compilers)):
         return f"torch.compile and Triton need a compiler, and {compilers[0]} is not installed"
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+    if not Path(headers, "Python.h").exists():
         return "torch.compile and Triton need Python's headers, which are not installed"
     return None
 
 
 def cores() -> int:
-    """Return how many logical cores this process may use; a quota is rounded down to at least 1."""
+    """Count the cores that this process may use: those of its quota, at least 1."""
     offered = os.cpu_count()
     # macOS cannot keep a process to some of the cores
     if hasattr(os, "sched_getaffinity"):
@@ -59,14 +64,14 @@ def keep_quota() -> None:
 
 
 def machine(device: str) -> str:
-    """Return the name of the hardware, which names its records, as nvidia-h200-1f3a or xeon-2c-09be.
+    """Return the name of the hardware: nvidia-h200-1f3a or xeon-2c-09be.
 
-    Its last four digits are a digest of what tells it from other hardware of the same slug."""
+    It names the records. Its last four digits are a digest of what tells it from other hardware of the same slug."""
     if device != "cpu":
         slug = re.sub(r"[^a-z0-9]+", "-", on(device).hardware().lower()).strip("-")
         traits = [on(device).hardware(), on(device).facts().get("gpu_memory_mib")]
     else:
-        family = re.search(r"xeon|epyc|threadripper|ryzen|core|apple m\d+", processor.name().lower())
+        family = re.search(r"xeon|epyc|ryzen(?! threadripper)|threadripper|core|apple m\d+", processor.name().lower())
         name = family[0] if family else platform.machine().lower()
         slug = f"{re.sub('[ _]', '-', name)}-{cores()}c"
         traits = [processor.name(), processor.cache_levels_mib(), cores(), round(memory_mib() / 1024)]
@@ -81,9 +86,14 @@ def memory_mib() -> int:
 @functools.cache  # once a process, at its first record, since later edits do not change the loaded code
 def _commit() -> str:
     """Return the commit of this checkout, with `-dirty` for further changes."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    # its folder is named, so that git takes no other one, and trusts an owner whose code this process runs anyway
+    command = [
+        "git", "-C", str(ROOT), f"--git-dir={ROOT / '.git'}", f"--work-tree={ROOT}",
+        "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*",
+    ]  # fmt: skip
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        described = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        described = subprocess.run(command, env=own, capture_output=True, encoding="utf-8").stdout.strip()
     except OSError:
         described = ""
     # a copy that has no .git, or that of an older commit, can be told

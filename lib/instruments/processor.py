@@ -20,10 +20,10 @@ def name() -> str:
     """Return the processor's name, or the architecture if the system gives no name."""
     if platform.system() == "Darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        brand = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        brand = subprocess.run(command, capture_output=True, encoding="utf-8").stdout.strip()
         return brand or platform.machine()
     if CPUINFO.exists():
-        line = re.search(r"^model name\s*:\s*(.+)$", CPUINFO.read_text(), re.MULTILINE)
+        line = re.search(r"^model name\s*:\s*(.+)$", CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
         if line:
             return line[1].strip()
     return platform.processor() or platform.machine()
@@ -60,7 +60,7 @@ def _caches() -> list[dict]:
     """List each level's caches, with the bytes of `one-size` and of all."""
     command = ["lscpu", "--caches=level,one-size,all-size", "--bytes", "--json"]
     try:
-        printed = subprocess.run(command, capture_output=True, text=True).stdout
+        printed = subprocess.run(command, capture_output=True, encoding="utf-8").stdout
         return sorted(json.loads(printed).get("caches", []), key=lambda cache: cache["level"])
     except (OSError, ValueError):
         return []

@@ -121,7 +121,7 @@ class World(contextlib.AbstractContextManager):
         for rank, process in enumerate(self.processes):
             if process.sentinel in ended:
                 process.join()
-                output = Path(self.folder.name, f"{rank}.out").read_text(errors="replace")
+                output = Path(self.folder.name, f"{rank}.out").read_text(encoding="utf-8", errors="replace")
                 last_words = output.strip().splitlines()[-1:]
                 return RankFailed(": ".join([f"rank {rank}", f"ended with code {process.exitcode}", *last_words]))
         return None
@@ -174,11 +174,12 @@ def _serve(calls: connection.Connection, folder: Path, rank: int, size: int, bac
     """Join the other ranks, then answer calls."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # what libraries print is not for the caller; the last line may say why a rank ended
-    with (folder / f"{rank}.out").open("w") as output:
+    with (folder / f"{rank}.out").open("w", encoding="utf-8") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    # what the user has set comes first
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", max(1, environment.cores() // size))))
+    # what the user has set comes first; PyTorch has read it, also a list
+    if not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(max(1, environment.cores() // size))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     allocator.use("keeps")
     gpu = None

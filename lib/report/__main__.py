@@ -1,7 +1,6 @@
 """Render, print or publish the report.
 
-The command is `python -m lib.report [render|update|pdf|publish] [--machine NAME ...]`. `update` renders only if
-something is new; the others always do.
+The command is `python -m lib.report [render|pdf|publish] [--machine NAME ...]`.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 from traitlets.config import Config
 
-from lib import paths, records, validate
+from lib import paths, records, sources, validate
 from lib.report import answers, page
 from lib.validate import BadInput
 
@@ -38,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     0 is well, 1 means that a chapter failed or a file could not be made, and 2 is bad input."""
     parser = argparse.ArgumentParser(prog="python -m lib.report", description="Render the report from the records.")
-    parser.add_argument("verb", nargs="?", default="render", choices=("render", "update", "pdf", "publish"))
+    parser.add_argument("verb", nargs="?", default="render", choices=("render", "pdf", "publish"))
     parser.add_argument(
         "--machine", nargs="+", default=[], help="machine to report on, then those beside it; default: the latest"
     )
@@ -50,9 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
         for machine in options.machine:
             validate.choice("machine", machine, known)
         machines = options.machine or known[:1]
-        if options.verb == "update" and page.is_current(machines):
-            print(f"nothing is new since this page was rendered: {page.target()}")
-            return 0
         if options.verb == "publish":
             if len(machines) > 1:
                 raise BadInput(f"machine: got {len(machines)}, expected one to publish")
@@ -62,9 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
         for name, reason in failed.items():
             print(f"{name}: {reason}", file=sys.stderr)
         if options.verb == "pdf":
-            print(pdf(page.target()))
+            print(pdf(sources.page()))
         elif options.verb != "publish":
-            print(page.target())
+            print(sources.page())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -94,7 +90,7 @@ def pdf(html_file: Path) -> Path:
         options = [*PRINT.split(), f"--user-data-dir={folder}", f"--print-to-pdf={printed.resolve()}"]
         command = [program, *options, html_file.resolve().as_uri()]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+            done = subprocess.run(command, capture_output=True, errors="replace", timeout=LONGEST_S)
         except subprocess.TimeoutExpired:
             raise OSError(f"{program} took longer than {LONGEST_S} s to print") from None
     if not printed.exists():
@@ -118,8 +114,8 @@ def publish(machine: str) -> dict[str, str]:
         if measured and file.stem not in measured:
             print(f"{file.name} stays, but report.md does not tell of {file.stem}: it was not measured here")
     chapters, failed = page.execute([machine])
-    records.write(folder / "answers.json", answers.file(machine).read_text())
-    for former in folder.glob("figures/*.svg"):
+    records.write(folder / "answers.json", answers.file(machine).read_text(encoding="utf-8"))
+    for former in folder.glob("figures/*"):
         former.unlink()
     records.write(folder / "report.md", as_markdown(page.joined(chapters, failed), page.facts(machine), folder))
     print(folder / "report.md")
@@ -127,21 +123,23 @@ def publish(machine: str) -> dict[str, str]:
 
 
 def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Path) -> str:
-    """Export the joined notebook, which it changes, as Markdown, with figures as files below a folder.
+    """Export the joined notebook as Markdown, with figures as files.
 
-    `facts` are those of `page.facts`."""
+    The files are below a folder, and the notebook is changed. `facts` are those of `page.facts`."""
     # marks around chapters are for the page alone
     notebook.cells = [cell for cell in notebook.cells if cell.metadata.get("raw_mimetype") != "text/html"]
     contents = []
     drawn: Counter[str] = Counter()
     for cell in notebook.cells:
         chapter = cell.metadata.get("chapter")
+        if "level" in cell.metadata:
+            # one level down
+            cell.source = f"#{cell.source}"
         if cell.metadata.get("level") == 1:
             contents.append(f"- [{cell.metadata['heading']}](#{chapter})")
             cell.source = f'<a id="{chapter}"></a>\n\n{cell.source}'
         if cell.cell_type == "markdown":
-            # one level down, and without a macro that GitHub refuses
-            cell.source = re.sub(r"^(#{1,5}) ", r"#\1 ", cell.source, flags=re.MULTILINE)
+            # a macro that GitHub refuses
             cell.source = cell.source.replace(r"\operatorname{", r"\mathrm{")
         for output in cell.get("outputs", []):
             drawing = answers.SVG.search(output.get("data", {}).get("text/html", ""))
@@ -155,9 +153,12 @@ def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Pat
         f"{facts['parts']} · Measured {facts['measured']} · PyTorch {facts['torch']} · commit {facts['commit']}",
     ]
     notebook.cells.insert(0, new_markdown_cell("\n\n".join([*head, *facts["warnings"], "\n".join(contents)])))
-    kinds = ["text/markdown", "text/plain"]
+    kinds = ["text/markdown", "image/png", "image/jpeg", "text/latex", "text/plain"]
     exporter = MarkdownExporter(exclude_input=True, config=Config(NbConvertBase={"display_data_priority": kinds}))
-    return re.sub(r"\n{3,}", "\n\n", exporter.from_notebook_node(notebook)[0])
+    text, resources = exporter.from_notebook_node(notebook, {"output_files_dir": "figures"})
+    for name, content in resources["outputs"].items():
+        (folder / name).write_bytes(content)
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def standalone(drawing: str) -> str:

@@ -79,4 +79,4 @@ def saved(machine: str = "") -> dict[str, str]:
     kept = file(machine or next(iter(records.machines()), ""))
     if not kept.exists():
         return {}
-    return json.loads(kept.read_text())
+    return json.loads(kept.read_text(encoding="utf-8"))

@@ -4,6 +4,8 @@ import html
 import itertools
 import re
 
+from nbconvert.filters import strip_ansi
+from nbconvert.filters.markdown_mistune import MarkdownWithMath, MathBlockParser
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
@@ -19,7 +21,7 @@ TEXT = 9  # the level of what is no heading, below all of them
 
 
 def cells_of_page(notebook: NotebookNode) -> list[NotebookNode]:
-    """Return markdown cells, split at each heading, and a cell for each code cell with outputs.
+    """Split markdown cells at each heading; keep code cells with outputs.
 
     The code of cells that show nothing stands with that of the next one that does."""
     cells = []
@@ -28,11 +30,7 @@ def cells_of_page(notebook: NotebookNode) -> list[NotebookNode]:
     for cell in notebook.cells:
         is_untold = bool(UNTOLD.intersection(cell.metadata.get("tags", [])))
         if cell.cell_type == "markdown" and not is_untold:
-            for text in filter(str.strip, re.split(r"(?m)^(?=#{1,6} )", cell.source)):
-                cells.append(new_markdown_cell(text))
-                heading = HEADING.match(text)
-                if heading:
-                    cells[-1].metadata = NotebookNode(heading=heading[2].strip(), level=len(heading[1]))
+            cells += _sections(cell)
         if cell.cell_type == "code" and not is_untold:
             code.append(cell.source)
         shown = cell.get("outputs", [])
@@ -53,6 +51,32 @@ def cells_of_page(notebook: NotebookNode) -> list[NotebookNode]:
     return cells
 
 
+class _Headings(MathBlockParser):
+    """Note where headings begin; a line of code, of a formula or of a list is none."""
+
+    def parse_atx_heading(self, match: re.Match, state) -> int:
+        end = super().parse_atx_heading(match, state)
+        if not state.depth():
+            token = state.tokens[-1]
+            heading = NotebookNode(heading=token["text"], level=token["attrs"]["level"])
+            state.env.setdefault("headings", {})[match.start()] = heading
+        return end
+
+
+def _sections(cell: NotebookNode) -> list[NotebookNode]:
+    """Split a markdown cell at its headings."""
+    source = "\n".join(cell.source.splitlines())
+    _, state = MarkdownWithMath(renderer=None, block=_Headings()).parse(source)
+    headings = state.env.get("headings", {})
+    sections = []
+    for start, end in itertools.pairwise(sorted({0, *headings, len(source)})):
+        section = new_markdown_cell(source[start:end], attachments=cell.get("attachments", {}))
+        section.metadata = headings.get(start, NotebookNode())
+        if section.source.strip():
+            sections.append(section)
+    return sections
+
+
 def _outputs(output: NotebookNode) -> list[NotebookNode]:
     """Return an output as the page shows it; of warnings a line each, no progress."""
     if output.output_type == "stream" and output.name == "stderr":
@@ -63,6 +87,9 @@ def _outputs(output: NotebookNode) -> list[NotebookNode]:
     # the head of the chapter tells of another error
     if output.output_type == "error":
         return []
+    for holder, name in ((output, "text"), (output.get("data", {}), "text/plain")):
+        if name in holder:
+            holder[name] = strip_ansi(holder[name])
     # an empty table and an answer that is not shown have data without a text
     if "data" in output and not any(output.data.values()):
         return []
@@ -76,5 +103,5 @@ def line(text: str) -> NotebookNode:
 
 
 def is_line(output: NotebookNode) -> bool:
-    """Tell if an output is a line that warns or says what is missing, as an empty table does."""
+    """Tell if an output warns or says what is missing, as an empty table does."""
     return output.get("data", {}).get("text/html", "").startswith(LINE)

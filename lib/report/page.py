@@ -10,21 +10,23 @@ import itertools
 import json
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import ClassVar
 
 import jinja2
 import nbformat
 import pandas as pd
 from latex2mathml import converter
 from nbconvert import HTMLExporter
-from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbconvert.filters import markdown_mistune as markdown
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook, new_output, new_raw_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
+from traitlets.config import Config
 
-from lib import execution, notebooks, paths, records
+from lib import execution, notebooks, paths, records, sources
 from lib.catalog import CATALOG
-from lib.report import answers, old_kind, sources, tidy
+from lib.report import answers, old_kind, tidy
 from lib.report.cells import cells_of_page, line
 from lib.report.show import NOT_MEASURED
 
@@ -37,11 +39,6 @@ QUOTING = ("summary", "questions")  # executed last, with the answers of all oth
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
 HTML_ONLY = {"raw_mimetype": "text/html"}
 LONG_FORMULA = 30  # letters of LaTeX; what is longer may scroll on a phone
-
-
-def target() -> Path:
-    """Return the report's file, beside the records."""
-    return paths.results().parent / "report.html"
 
 
 def render(machines: Sequence[str]) -> dict[str, str]:
@@ -57,16 +54,15 @@ def render(machines: Sequence[str]) -> dict[str, str]:
         head["warnings"].insert(0, f"Nothing was measured here: git keeps these records of {machines[0]}.")
     # a page with a failed chapter is never up to date
     head["sources"] = "" if failed else digest
-    exporter = HTMLExporter(template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
+    head["ids"] = Counter()
+    # scripts and widgets are not for a page: their text stands for them
+    kinds = ["text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/latex", "text/plain"]
+    config = Config(NbConvertBase={"display_data_priority": kinds})
+    exporter = HTMLExporter(config, template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
     exporter.register_filter("markdown2html", _to_html)
     text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": head})
-    records.write(target(), text)
+    records.write(sources.page(), text)
     return failed
-
-
-def is_current(machines: Sequence[str]) -> bool:
-    """Tell if the page is about these machines, and nothing that it was rendered from has changed since."""
-    return sources.of_page(target()) == sources.digest(machines)
 
 
 def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:
@@ -84,11 +80,17 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
         for name in sorted(names, key=lambda name: name in QUOTING):
             source = notebooks.NOTEBOOKS / f"{name}.ipynb"
             has_records = name not in CATALOG or _has_records(name, machines[0])
-            # a chapter without any record is its question and one line
-            is_whole = has_records or old_kind.is_old(nbformat.read(source, as_version=4))
             output = paths.runs() / machines[0] / f"{name}.ipynb"
+            try:
+                saved = execution.read(source)
+            except notebooks.NotebookFailed as error:
+                failed[name] = " ".join(str(error).split())[:500]
+                executed[name] = new_notebook(cells=[new_markdown_cell(f"# {name}")])
+                continue
+            # a chapter without any record is its question and one line
+            is_whole = has_records or old_kind.is_old(saved)
             # if the kernel dies, the chapter has its text
-            records.write(output, source.read_text())
+            records.write(output, nbformat.writes(saved))
             parameters: dict[str, object] = {"machine": list(machines)}
             if name in QUOTING:
                 parameters["answers"] = collected
@@ -138,6 +140,7 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
                 # for Markdown, too
                 cells.append(new_raw_cell('<details class="detail"><summary>In detail</summary>\n'))
                 cell.source = cell.source.partition("\n")[2]
+                del cell.metadata["level"]
                 is_folded = True
             cells.append(cell)
         if is_folded:
@@ -159,35 +162,60 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
 @jinja2.pass_context
 def _to_html(context: jinja2.runtime.Context, source: str) -> str:
     """Convert Markdown to HTML, for the chapter of the cell that it is in."""
-    chapter = context["cell"].metadata.get("chapter", "")
-    return MarkdownWithMath(renderer=_Renderer(chapter)).render(source)
+    cell = context["cell"]
+    renderer = _Renderer(cell.metadata.get("chapter", ""), context["resources"]["page"]["ids"], cell.get("attachments"))
+    try:
+        return markdown.MarkdownWithMath(renderer, inline=_Inline()).render(source)
+    except markdown.InvalidNotebook as error:
+        return f'<p class="failed">{html.escape(str(error))}</p><pre>{html.escape(source)}</pre>'
 
 
-class _Renderer(IPythonRenderer):
+class _Inline(markdown.MathInlineParser):
+    """Take for a formula what pandoc does: no space within its dollars, and no digit after; else it is money."""
+
+    SPECIFICATION: ClassVar = markdown.MathInlineParser.SPECIFICATION | {
+        "inline_math_tex": r"(?<![$\\])\$(?!\s)(?P<math_inline_tex>(?:\\[\s\S]|[^$\\])+)(?<!\s)\$(?!\d)"
+    }
+
+
+class _Renderer(markdown.IPythonRenderer):
     """Set headings one level down, with ids of their chapter, and formulas as MathML."""
 
-    def __init__(self, chapter: str):
-        super().__init__(escape=False)
+    def __init__(self, chapter: str, ids: Counter[str], attachments: dict | None):
+        super().__init__(escape=False, attachments=attachments)
         self.chapter = chapter
+        self.ids = ids
 
     def heading(self, text: str, level: int, **_) -> str:
         words = re.sub(r"<[^>]+>", "", text).lower()
-        name = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
-        return f'<h{level + 1} id="{self.chapter}-{name}">{text}</h{level + 1}>\n'
+        name = re.sub(r"\W+", "-", f"{self.chapter}-{words}").strip("-")
+        self.ids[name] += 1
+        if self.ids[name] > 1:
+            name += f"-{self.ids[name]}"
+        return f'<h{level + 1} id="{name}">{text}</h{level + 1}>\n'
 
     def block_math(self, body: str) -> str:
         # parts wrap on a phone, and a part that is too wide scrolls, hence the focus
-        parts = [converter.convert(part.strip(), display="block") for part in body.split(r"\qquad")]
+        parts = [_to_mathml(part, "block") for part in body.split(r"\qquad")]
         return f'<div class="formula" tabindex="0" role="group" aria-label="formula">{"".join(parts)}</div>\n'
 
     def inline_math(self, body: str) -> str:
-        formula = converter.convert(body.strip())
+        formula = _to_mathml(body)
         if len(body) > LONG_FORMULA:
             return formula.replace("<math ", '<math tabindex="0" ', 1)
         return formula
 
     def table(self, text: str) -> str:
         return f'<div class="scroll" tabindex="0" role="group" aria-label="table"><table>{text}</table></div>\n'
+
+
+def _to_mathml(formula: str, display: str = "inline") -> str:
+    """Return a formula as MathML, or its source if it cannot be read."""
+    try:
+        return converter.convert(formula.strip(), display=display)
+    # it raises IndexError and others, beside errors of its own
+    except Exception:
+        return f"<code>{html.escape(formula)}</code>"
 
 
 def facts(machine: str) -> dict[str, object]:

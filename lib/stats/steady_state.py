@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+import scipy  # loads scipy.stats when it is first used, which takes a second
 
 FEWEST = 10  # iterations of a steady series; fewer cannot be tested for a drift
 DRIFT_LEVEL = 0.03  # the p at which a drift counts
@@ -24,7 +24,7 @@ def steady(samples: Sequence[float]) -> int | None:
         return None
     late = values[len(values) // 2 :]
     middle = np.median(late)
-    deviation = stats.median_abs_deviation(late, scale="normal")
+    deviation = scipy.stats.median_abs_deviation(late, scale="normal")
     band = np.clip(3 * deviation, 0.02 * middle, 0.15 * middle)
     # one up for a sample outside, one down for one inside: the sum is highest where the warm-up ends
     outside = np.where(np.abs(values - middle) > band, 1, -1)
@@ -38,15 +38,15 @@ def steady(samples: Sequence[float]) -> int | None:
 def drifts(values: np.ndarray) -> bool:
     """Tell if the series drifts, by Kendall's correlation and Theil-Sen's slope."""
     order = np.arange(len(values))
-    p = stats.kendalltau(order, values).pvalue
+    p = scipy.stats.kendalltau(order, values).pvalue
     # NaN where all values are equal
     if not p <= DRIFT_LEVEL:
         return False
-    slope = stats.theilslopes(values, order).slope
+    slope = scipy.stats.theilslopes(values, order).slope
     return abs(slope) * (len(values) - 1) >= LEAST_DRIFT * np.median(values)
 
 
 def quiet(probe: Sequence[float], best: float) -> bool:
-    """Tell if a noise probe was neither slow beside the median `best` of good moments nor unsteady."""
+    """Tell if a noise probe was neither slow, beside `best`, nor unsteady."""
     low, middle, high = statistics.quantiles(probe, n=4)
     return middle <= SLOWEST_QUIET * best and high - low <= WIDEST_QUIET * middle

@@ -34,7 +34,7 @@ SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 def sweep(options: argparse.Namespace) -> int:
     """Measure what a sweep's file asks for and no record has; return the exit code."""
     validate.at_least("budget", options.budget, 1)
-    deadline = time.time() + options.budget
+    deadline = time.monotonic() + options.budget
     own_shard = shard.parse(options.shard)
     blocks = sweep_file.load(options.sweep, options.rounds)
     gpus = plan.pins()
@@ -69,7 +69,7 @@ def sweep(options: argparse.Namespace) -> int:
         try:
             supervisor.run(planned.first)
             # the pace counts from here, even if a small case could not begin; a line has said so
-            if not received and time.time() <= deadline:
+            if not received and time.monotonic() <= deadline:
                 shown.ends_first()
             supervisor.run(planned.jobs)
         finally:

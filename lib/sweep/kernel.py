@@ -35,7 +35,6 @@ class Place:
         variables = {
             KERNEL: str(folder),
             SLOTS: str(self.slots),
-            "RESULTS": str(paths.results().resolve()),
             # what a killed kernel leaves goes with the scratch folder
             "TMPDIR": str(folder),
             # empty at the start of a sweep, so that the first compilation of a graph is a cold one
@@ -44,7 +43,7 @@ class Place:
         if self.slots > 1:
             # a number that the user has set holds for each slot
             threads = max(1, environment.cores() // self.slots)
-            variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
+            variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or str(threads)
         if self.gpu:
             variables["CUDA_VISIBLE_DEVICES"] = self.gpu
         return variables

@@ -9,7 +9,7 @@ import platform
 import sys
 import time
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from tqdm import tqdm
@@ -47,7 +47,7 @@ class Progress:
         # not if they all had records before
         if self.left_count() < self.bar.total:
             self.say(f"one case of each experiment was tried: {counted(self.ledger.counts())}; {self.expected_end()}")
-        self.started = time.time()
+        self.started = time.monotonic()
 
     def begins(self, slot: object, label: str) -> None:
         """Note the case in hand at a slot."""
@@ -79,8 +79,8 @@ class Progress:
             # kernels must start too, and the smallest cases came first
             return f"at least {left_seconds / self.slots / 60:.0f} min left"
         # a second of a case takes more than a second, as kernels must start, or less, where slots share the work
-        left_seconds *= (time.time() - self.started) / self.measured_seconds
-        end = datetime.fromtimestamp(time.time() + left_seconds)
+        left_seconds *= (time.monotonic() - self.started) / self.measured_seconds
+        end = datetime.now() + timedelta(seconds=left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"
 
     def say(self, line: str) -> None:
@@ -116,11 +116,11 @@ def statuses() -> list[str]:
     Records by hand and stale ones count, too."""
     lines = []
     for known_shard in shard.known():
-        # one that never wrote its status has nothing to tell
-        with contextlib.suppress(FileNotFoundError):
+        # one that never wrote its status, or another user's, has nothing to tell
+        with contextlib.suppress(OSError):
             # asked first: a sweep that ends meanwhile writes its last state before it frees the lock
             is_running = known_shard.is_running()
-            line = known_shard.file("status").read_text()
+            line = known_shard.file("status").read_text(encoding="utf-8")
             if not is_running:
                 # without the end that was expected
                 line = line.partition("; ")[0].replace(": running: ", ": ended unexpectedly: ")

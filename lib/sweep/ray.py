@@ -88,7 +88,7 @@ def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, de
         num_cpus=cpus, num_gpus=gpus, num_returns="streaming", max_retries=0, max_calls=1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
     )(measured_here)  # fmt: skip
-    stream = task.remote(job, records.digest(job.experiment), deadline, slots)
+    stream = task.remote(job, records.digest(job.experiment), deadline - time.monotonic(), slots)
     takes_part = False
     try:
         for reference in stream:
@@ -114,10 +114,12 @@ def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, de
         ray.cancel(stream, force=True)
 
 
-def measured_here(job: Job, code_digest: str, deadline: float, slots: int) -> Iterator[Message]:
+def measured_here(job: Job, code_digest: str, budget_s: float, slots: int) -> Iterator[Message]:
     """Measure a job on this node, in a temporary folder that is removed at the end.
 
     The first message is READY. Raises ValueError before it, where hardware or code differ."""
+    # the clocks of two machines differ
+    deadline = time.monotonic() + budget_s
     if environment.machine(job.device) != job.machine or records.digest(job.experiment) != code_digest:
         raise ValueError("its hardware or code differs from that of the sweep")
     yield READY

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from lib.sweep.kernel import Kernel, Place
 from lib.sweep.plan import Entry, Job
 
 LOOK_S = 0.25  # between looks for new records; more often would disturb the measurement
+LONGEST_LOOK_S = 10  # counts as run time: in a longer gap between two looks the computer slept, or this process did
 START_S = 120  # for a kernel to start and import, and to end
 TRIES = 2  # of a case, since something else may have ended its first kernel
 STARTS = 3  # of kernels in which no case began, before a job is given up
@@ -44,15 +44,21 @@ class Message(NamedTuple):
 
 
 @dataclass
-class _Seen:
+class Seen:
     """Hold what was seen of an execution, and at last how it ended."""
 
-    since: float = field(default_factory=time.time)  # it was started, or its last case began or ended
+    started: str = field(default_factory=records.now)  # it, or its last case
+    seconds: float = 0.0  # since it was started, or its last case began or ended
     in_hand: bool = False  # a case has begun and has no record
     spent: bool = False  # a record tells that its process should measure no more
     stopped: bool = False  # the deadline has passed
     timed_out: bool = False
     died: bool = False  # its kernel
+
+    def begin(self) -> None:
+        """Count the time of the next case from here."""
+        self.started = records.now()
+        self.seconds = 0.0
 
 
 def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
@@ -60,12 +66,12 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
 
     If a kernel dies, the case in hand gets one more try, then a record with the status `crashed`. A case that takes
     longer than its timeout gets one with the status `timeout`. No case begins after the `deadline`, in seconds of
-    time.time. Closing the generator ends the kernel. Raises NotebookFailed for what a cell raises, and after several
-    kernels in which no case began; OSError or records.CannotWrite of a full disk."""
+    time.monotonic. Closing the generator ends the kernel. Raises NotebookFailed for what a cell raises, and after
+    several kernels in which no case began; OSError or records.CannotWrite of a full disk."""
     left = list(job.entries)
     starts = Counter()  # of kernels that did not begin their first case, by that case
     tries = Counter()  # of cases that did not end
-    while left and time.time() <= deadline:
+    while left and time.monotonic() <= deadline:
         first = left[0]
         seen = yield from _one_kernel(job, left, deadline, place)
         # all are measured, or a new kernel goes on
@@ -74,11 +80,11 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
         label = left[0].label
         if seen.in_hand and seen.timed_out:
             reason = f"took longer than {left[0].timeout:g} s"
-            yield ended_badly(job, left.pop(0), "timeout", reason, seen.since)
+            yield ended_badly(job, left.pop(0), "timeout", reason, seen)
         elif seen.in_hand:
             tries[label] += 1
             if tries[label] == TRIES:
-                yield ended_badly(job, left.pop(0), "crashed", "its process died", seen.since)
+                yield ended_badly(job, left.pop(0), "crashed", "its process died", seen)
         elif left[0] is first:
             starts[label] += 1
             if starts[label] == STARTS:
@@ -86,14 +92,14 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
                 raise NotebookFailed(f"no case could begin: {reason}")
 
 
-def ended_badly(job: Job, entry: Entry, status: str, reason: str, since: float) -> Message:
+def ended_badly(job: Job, entry: Entry, status: str, reason: str, seen: Seen) -> Message:
     """Save a record for a kernel or worker that died or timed out, and return its message."""
     around = environment.describe(job.device)
     # this process sees the first GPU, and the kernel may have had another
     around.pop("gpu", None)
-    started = datetime.fromtimestamp(since, UTC).isoformat(timespec="milliseconds")
-    seconds = max(0.0, time.time() - since)
-    record = records.create(job.experiment, entry.case, job.round, status, {"reason": reason}, around, started, seconds)
+    record = records.create(
+        job.experiment, entry.case, job.round, status, {"reason": reason}, around, seen.started, seen.seconds
+    )
     records.save(record)
     return Message("record", record)
 
@@ -107,7 +113,7 @@ def _one_kernel(job: Job, left: list[Entry], deadline: float, place: Place) -> I
         while True:
             seen = yield from _one_execution(job, left, deadline, kernel)
             ended_early = seen.died or seen.timed_out or seen.spent or seen.stopped
-            if ended_early or not left or time.time() > deadline:
+            if ended_early or not left or time.monotonic() > deadline:
                 return seen
     finally:
         kernel.end()
@@ -120,22 +126,25 @@ def _one_execution(job: Job, left: list[Entry], deadline: float, kernel: Kernel)
     axes = left[0].axes
     block = list(itertools.takewhile(lambda entry: entry.axes == axes, left))
     former_ns = [_changed_ns(job.file(entry)) for entry in block]
-    started = records.now()
     measuring = threading.Event()
     executing = kernel.execute(_parameters(job, block), measuring.set)
-    seen = _Seen()
+    seen = Seen()
     number = 0  # of cases of the block that have a record
+    looked_s = time.monotonic()
     while True:
         # before the look for records: a notebook that has ended writes no more
         over = bool(concurrent.futures.wait([executing], LOOK_S).done)
+        now_s = time.monotonic()
+        seen.seconds += min(now_s - looked_s, LONGEST_LOOK_S)
+        looked_s = now_s
         if measuring.is_set() and number == 0 and not (seen.in_hand or seen.spent):
             seen.in_hand = True
-            seen.since = time.time()
+            seen.begin()
             yield Message("begins", block[0].label)
         ended = False
-        while seen.in_hand and (record := _new_record(job.file(block[number]), former_ns[number], started)):
+        while seen.in_hand and (record := _new_record(job.file(block[number]), former_ns[number])):
             ended = True
-            seen.since = time.time()
+            seen.begin()
             seen.spent = records.ends_process(record)
             if records.is_final(record):
                 yield Message("record", record)
@@ -147,12 +156,12 @@ def _one_execution(job: Job, left: list[Entry], deadline: float, kernel: Kernel)
         if over or seen.stopped:
             break
         # a case in hand goes on to its record: what is interrupted then has hardly begun
-        if time.time() > deadline and (ended or not measuring.is_set()) and number < len(block):
+        if now_s > deadline and (ended or not measuring.is_set()) and number < len(block):
             seen.stopped = True
             if measuring.is_set():
                 kernel.interrupt()
         limit_s = block[number].timeout if seen.in_hand else START_S
-        if not seen.stopped and time.time() - seen.since > limit_s:
+        if not seen.stopped and seen.seconds > limit_s:
             seen.timed_out = True
             break
     if executing.done():
@@ -178,14 +187,9 @@ def _changed_ns(file: Path) -> int:
         return 0
 
 
-def _new_record(file: Path, former_ns: int, started: str) -> dict | None:
-    """Return the record in a file if it was started later than an execution."""
-    # what was there before is not read at each look, which would disturb the measurement
-    if _changed_ns(file) == former_ns:
-        return None
-    record = records.read(file)
-    is_new = datetime.fromisoformat(record["started"]) > datetime.fromisoformat(started)
-    return record if is_new else None
+def _new_record(file: Path, former_ns: int) -> dict | None:
+    """Return the record in a file that was changed since, whatever a clock that was set meanwhile says."""
+    return None if _changed_ns(file) == former_ns else records.read(file)
 
 
 def _has_died(executing: Future, is_complete: bool) -> bool:

@@ -49,7 +49,8 @@ class Shard:
             # another process may look at the same moment
             with FileLock(self.file("lock")).acquire(timeout=WAIT_S):
                 return False
-        except Timeout:
+        # what is another user's, nobody else can lock
+        except (Timeout, PermissionError):
             return True
 
 

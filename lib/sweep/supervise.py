@@ -77,7 +77,7 @@ class Supervisor:
         refused; while a cluster has no node, it waits."""
         self.waiting.extend(jobs)
         while not self.stop:
-            if time.time() > self.deadline:
+            if time.monotonic() > self.deadline:
                 self.waiting.clear()
             self._start()
             if not self.busy and not self.waiting:
@@ -142,5 +142,5 @@ class Supervisor:
             if self.losses[file] == LOSSES:
                 reason = f"{LOSSES} workers were lost with it in hand: {reason}"
                 # nobody knows when it began on the lost worker, so its record took no time
-                self._take(slot, run.ended_badly(job, left[0], "crashed", reason, time.time()))
+                self._take(slot, run.ended_badly(job, left[0], "crashed", reason, run.Seen()))
         self.waiting.appendleft(job)

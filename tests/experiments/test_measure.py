@@ -1,5 +1,6 @@
 """Measuring gives a record whatever happens: right results with times, or the reason."""
 
+import re
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 from unittest.mock import Mock
@@ -189,6 +190,24 @@ def test_an_error_is_a_reason_in_a_sweep_and_an_error_by_hand(own_results, no_pr
     with pytest.raises(OSError, match="cannot open"):
         measure.measure(FUSED, 0, 0.01, raises=True)
     assert measure._measured_cases == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("open('/home/a person/b/c.txt')", "OSError: open('c.txt')"),
+        ("g++ -I/home/me/include (/home/me/c.so)", "OSError: g++ -Iinclude (c.so)"),
+        ("a/b from https://pytorch.org/x/y", "OSError: a/b from https://pytorch.org/x/y"),
+    ],
+)
+def test_a_reason_has_no_folders(said, reason):
+    assert measure._reason(OSError(said)) == reason
+
+
+def test_a_long_reason_keeps_its_end_without_pytorchs_advice():
+    reason = measure._reason(OSError(f"g++ {'x ' * 999}\nno -ltorch\n\nSet TORCHDYNAMO_VERBOSE=1 for more"))
+    assert re.fullmatch(r"OSError: g\+\+ .+ no -ltorch", reason)
+    assert len(reason) <= measure.LONGEST_REASON
 
 
 def test_a_wrong_result_is_found_before_anything_is_timed():

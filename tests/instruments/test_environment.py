@@ -3,7 +3,8 @@
 import math
 import os
 import re
-from pathlib import Path
+import shutil
+import tempfile
 
 import pytest
 import torch
@@ -23,7 +24,13 @@ def test_the_environment_holds_no_path_and_only_allowed_variables(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "slug"),
-    [("Intel(R) Xeon(R) Processor", "xeon-2c"), ("AMD EPYC 7B13", "epyc-2c"), ("Apple M4", "apple-m4-2c")],
+    [
+        ("Intel(R) Xeon(R) Processor", "xeon-2c"),
+        ("AMD EPYC 7B13", "epyc-2c"),
+        ("Apple M4", "apple-m4-2c"),
+        ("AMD Ryzen Threadripper PRO 5995WX 64-Cores", "threadripper-2c"),
+        ("AMD Ryzen 9 7950X", "ryzen-2c"),
+    ],
 )
 def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slug):
     monkeypatch.setattr(processor, "name", lambda: name)
@@ -38,9 +45,10 @@ def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slu
     assert environment.machine("cpu") == other
 
 
-@pytest.mark.parametrize(("root", "else_found"), [(ROOT, r"[0-9a-f]{12}(-dirty)?"), (Path("/"), "no checkout")])
-def test_a_copy_can_be_told_its_commit(monkeypatch, root, else_found):
+@pytest.mark.parametrize(("root", "else_found"), [(ROOT, r"[0-9a-f]{12}(-dirty)?"), (ROOT / "lib", "no checkout")])
+def test_a_copy_can_be_told_its_commit_and_has_none_of_another_repository(monkeypatch, root, else_found):
     monkeypatch.setattr(environment, "ROOT", root)
+    monkeypatch.setenv("GIT_INDEX_FILE", "/another")
     monkeypatch.delenv("COMMIT", raising=False)
     assert re.fullmatch(else_found, environment._commit.__wrapped__())
     monkeypatch.setenv("COMMIT", "0123abcd")
@@ -56,3 +64,16 @@ def test_a_quota_of_a_container_bounds_cores_and_threads(monkeypatch, quota, cor
     torch.set_num_threads(6)
     environment.keep_quota()
     assert torch.get_num_threads() == threads
+
+
+def test_triton_needs_the_compiler_that_it_takes_itself(monkeypatch):
+    monkeypatch.setenv("CC", "no-such-cc")
+    assert "no-such-cc is not installed" in environment.compiler_missing("cuda")
+    monkeypatch.delenv("CC")
+    monkeypatch.setattr(shutil, "which", lambda name: name == "cc")
+    assert "gcc is not installed" in environment.compiler_missing("cuda")
+
+
+def test_a_path_that_a_compilers_command_falls_apart_at_is_named_beforehand(monkeypatch):
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/a person's/tmp")
+    assert "without spaces" in environment.compiler_missing("cpu")

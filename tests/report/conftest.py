@@ -27,10 +27,12 @@ def displayed(monkeypatch):
 
 @pytest.fixture(scope="session")
 def report(tmp_path_factory):
-    """A rendered report: its `folder`, `file` and `text`, its `exit_code` and what it `said`. Two chapters fail."""
+    """A rendered report: its `folder`, `file` and `text`, its `exit_code` and what it `said`. Three chapters fail."""
     folder = tmp_path_factory.mktemp("report")
     for name, cells in small_report.CHAPTERS.items():
         small_report.write_notebook(folder / "notebooks" / f"{name}.ipynb", cells)
+    # a conflict is no notebook
+    (folder / "notebooks" / "published.ipynb").write_text("<<<<<<< HEAD")
     said = io.StringIO()
     with small_report.at(folder):
         for number in (1, 2, 3):

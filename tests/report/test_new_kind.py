@@ -6,9 +6,8 @@ import bs4
 import pytest
 
 import small_report
-from lib import paths, records
-from lib.report import __main__ as command
-from lib.report import page, sources
+from lib import paths, records, sources
+from lib.report import page
 from small_report import MACHINE, at, record, write_notebook
 
 TITLE = ("# Steps\n\nHow long are they?", "")
@@ -78,22 +77,21 @@ def test_where_nothing_is_new_the_page_is_not_rendered_again(folder, capsys, mon
         # as if unpacked a moment ago
         os.utime(file)
     records.save(record(round=0, probe=1.0))
-    monkeypatch.setattr(page, "render", None)
-    assert command.main(["update"]) == 0
+    assert sources.main() == 0
     assert capsys.readouterr().out.split(": ") == [
         "nothing is new since this page was rendered", f"{folder / 'report.html'}\n",
     ]  # fmt: skip
     assert (folder / "report.html").stat() == before
 
 
-@pytest.mark.parametrize("verb", ["update", "render"])
-def test_what_is_new_and_an_explicit_wish_render_the_page(folder, verb, monkeypatch):
-    rendered = []
-    monkeypatch.setattr(page, "render", lambda machines: rendered.append(machines) or {})
-    if verb == "update":
-        monkeypatch.setattr(sources, "digest", lambda machines: "new")
-    assert command.main([verb]) == 0
-    assert rendered == [[MACHINE]]
+def test_what_is_new_or_without_any_record_makes_the_page_out_of_date(folder, tmp_path, monkeypatch):
+    second = records.save(record(round=2, probe=1.0))
+    assert sources.main() == 1
+    second.unlink()
+    assert sources.main() == 0
+    monkeypatch.setenv("RESULTS", str(tmp_path))
+    monkeypatch.setattr(records, "REFERENCE", tmp_path)
+    assert sources.main() == 1
 
 
 def test_whatever_a_page_is_rendered_from_changes_its_digest(folder, tmp_path, monkeypatch):

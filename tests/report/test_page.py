@@ -24,7 +24,7 @@ def section(parsed, name) -> bs4.Tag:
 
 def test_chapters_stand_in_their_order_and_the_summary_first(parsed):
     sections = [each.get("id") for each in parsed.find_all("section")]
-    assert sections == ["summary", "step", "attention", "adam", "precision", "warmup", "method"]
+    assert sections == ["summary", "step", "attention", "adam", "precision", "warmup", "published", "method"]
     contents = [link.get("href") for link in parsed.select("nav > div a")]
     assert contents == [f"#{name}" for name in sections]
 
@@ -91,13 +91,14 @@ def test_sections_with_nothing_to_tell_do_not_appear(parsed):
 
 def test_a_chapter_that_fails_is_a_box_and_the_page_goes_on(report, parsed):
     boxes = {box.find_parent("section")["id"]: box.get_text() for box in parsed.select(".failed")}
-    assert list(boxes) == ["precision", "warmup"]
+    assert list(boxes) == ["precision", "warmup", "published", "method"]
     assert "ZeroDivisionError: division by zero" in boxes["precision"]
     assert "Kernel died" in boxes["warmup"]
+    assert "published.ipynb: cannot be read: NotJSONError" in boxes["published"]
     assert "Never reached." in section(parsed, "precision").get_text()
     assert MACHINE in section(parsed, "method").get_text()
     assert report.exit_code == 1
-    assert [line.partition(":")[0] for line in report.said] == list(boxes)
+    assert [line.partition(":")[0] for line in report.said] == ["precision", "warmup", "published"]
 
 
 def test_formulas_are_mathml_and_figures_inline_svg(parsed):
@@ -110,6 +111,26 @@ def test_formulas_are_mathml_and_figures_inline_svg(parsed):
     drawn = parsed.select("figure.plot svg")
     assert len(drawn) == 6
     assert all(len(svg["aria-label"]) > 10 and svg["role"] == "img" for svg in drawn)
+
+
+def test_a_chapters_odd_text_is_shown_and_takes_nothing_else_away(parsed):
+    method = section(parsed, "method")
+    assert "A box costs $5 an hour, or $10." in method.get_text()
+    assert method.pre.get_text() == "## a comment\n"
+    assert [code.get_text() for code in method.select("p > code, .formula > code")] == [
+        r"\frac{1}{",
+        "x_{a}_{b}",
+        r"\left( x",
+    ]
+    assert [heading["id"] for heading in method.select("h3")] == ["method-层", "method-twice", "method-twice-2"]
+    assert "missing attachment: lost.png" in method.select_one(".failed").get_text()
+
+
+def test_outputs_of_any_kind_are_shown_without_escapes(parsed):
+    method = section(parsed, "method")
+    assert method.img["src"].startswith("data:image/jpeg;base64,/9j/4")
+    assert method.select("div.cell math")
+    assert "red" in [pre.get_text() for pre in method.select("pre")]
 
 
 def test_nothing_is_loaded(report, parsed):

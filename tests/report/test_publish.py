@@ -80,11 +80,20 @@ def test_the_contents_lead_to_the_chapters(text):
     assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1
 
 
+def test_the_markdown_has_odd_text_and_outputs_too(published, text):
+    assert "```\n## a comment\n```" in text
+    assert "### 层\n" in text
+    assert "$y^2$" in text
+    assert "    red\n" in text
+    (name,) = re.findall(r"\((figures/.+?jpg)\)", text)
+    assert (published[0] / name).read_bytes() == b"\xff\xd8\xff\xe0"
+
+
 def test_figures_are_files_on_a_ground_of_their_own(published, text):
     folder, *_ = published
-    images = re.findall(r"!\[(.+?)\]\((figures/.+?)\)", text)
+    images = re.findall(r"!\[(.+?)\]\((figures/.+?svg)\)", text)
     assert len(images) == 6
-    assert sorted(name for _, name in images) == sorted(f"figures/{file.name}" for file in folder.glob("figures/*"))
+    assert sorted(name for _, name in images) == sorted(f"figures/{file.name}" for file in folder.glob("figures/*.svg"))
     for _, name in images:
         drawing = (folder / name).read_text()
         root = xml.dom.minidom.parseString(drawing).documentElement

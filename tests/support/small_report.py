@@ -73,6 +73,38 @@ $b = 8 \, T^2 + 16 \, T d + 24 \, T d_{ff} + 32 \, T d_{model} + 40 \, d_{model}
 $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\left(\frac{Q K^\top}{\sqrt{d}}\right) V
 \qquad b = 8 \, T^2 + 16 \, T d$$
 """
+ODD = r"""
+It is told after a kernel died. A box costs $5 an hour, or $10.
+
+```
+## a comment
+```
+
+$$\frac{1}{$$
+
+In a row $x_{a}_{b}$, and $\left( x$.
+
+## 层
+
+One.
+
+## Twice
+
+Two.
+
+## Twice
+
+Three.
+
+## A picture
+
+![pasted](attachment:lost.png)
+"""
+OUTPUTS = """
+from IPython.display import Image, Latex, display
+display(Image(data=bytes.fromhex("ffd8ffe0"), format="jpeg"), Latex("$y^2$"))
+print("\\x1b[31mred\\x1b[0m")
+"""
 PARAMETERS = ("", 'variant = "naive"\nmachine = ""', "parameters")
 MISSING = ("", "raise NotMeasured('bf16 on this machine')")
 
@@ -124,7 +156,7 @@ CHAPTERS = {
     ],
     "precision": [("# Precision\n\nHow exact is bf16?", ""), PARAMETERS, ("", "1 / 0"), ("Never reached.", "")],
     "warmup": [("# First steps\n\nHow long are they?", ""), PARAMETERS, ("", "import os; os._exit(1)")],
-    "method": [("# Method\n\nIt is told after a kernel died.", ""), PARAMETERS, ("", "machine")],
+    "method": [("# Method" + ODD, ""), PARAMETERS, ("", OUTPUTS), ("", "machine")],
 }  # fmt: skip
 
 

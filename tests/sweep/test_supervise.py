@@ -1,13 +1,17 @@
 """The supervisor hands jobs to free slots, keeps the records that come back, and repeats what a lost slot had."""
 
+import itertools
 import json
 import os
+import threading
+from concurrent.futures import Future
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from lib import records
-from lib.sweep import plan, progress, sweep_file
+from lib.sweep import plan, progress, run, sweep_file
 from lib.sweep.ledger import Ledger
 from lib.sweep.run import Message
 from lib.sweep.shard import Shard
@@ -95,6 +99,27 @@ def test_an_error_of_a_slot_is_told_and_the_rest_is_measured(jobs):
     supervisor = supervised(jobs, [Box(wrong_once)])
     assert supervisor.troubles == ["cheap: KeyError: 'a bug'"]
     assert supervisor.progress.ledger.counts() == {"ok": 2, "left": 4}
+
+
+def test_neither_a_jump_between_two_looks_nor_a_clock_set_back_is_run_time(jobs, monkeypatch):
+    job = jobs[0]
+    clock_s = itertools.count(step=3600)
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: next(clock_s)))
+    environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
+    executing = Future()
+
+    def execute(parameters, on_measure):
+        on_measure()
+        threading.Timer(1, end).start()
+        return executing
+
+    def end():
+        for entry in job.entries:
+            records.save(records.create("cheap", entry.case, 1, "ok", {}, environment, "2001-01-01T00:00:00+00:00"))
+        executing.set_result(None)
+
+    followed = run._one_execution(job, list(job.entries), float("inf"), SimpleNamespace(execute=execute))
+    assert [message.kind for message in followed] == ["begins", "record"] * len(job.entries)
 
 
 def test_the_expected_end_comes_from_the_times_so_far(jobs):

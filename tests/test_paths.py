@@ -1,0 +1,23 @@
+"""The folder of records is the same one in every process, wherever that works."""
+
+from pathlib import Path
+
+import pytest
+
+from lib import paths
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("", paths.ROOT / "reports/results"),
+        ("mine/results", paths.ROOT / "mine/results"),
+        ("../beside", paths.ROOT.parent / "beside"),
+        ("~/results", Path.home() / "results"),
+        ("/somewhere", Path("/somewhere")),
+    ],
+)
+def test_a_folder_of_results_does_not_depend_on_the_working_folder(tmp_path, monkeypatch, given, meant):
+    monkeypatch.setenv("RESULTS", given)
+    monkeypatch.chdir(tmp_path)
+    assert paths.results() == meant
