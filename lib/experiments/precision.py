@@ -58,7 +58,7 @@ class ToyModel(nn.Module):
 
 
 def toy_dtypes(autocast: torch.autocast, device: str) -> dict[str, list[str]]:
-    """Return a table of `tensor` and `dtype` of the toy model, in order of computation."""
+    """Tabulate `tensor` and `dtype` of the toy model in order of computation."""
     # no dtype depends on these sizes
     with torch.device(device):
         network = ToyModel(d_in=8, d_out=4)

@@ -57,17 +57,17 @@ class FlashAttentionTorch(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # a second derivative would be wrong, since the log-sum-exp would count as a constant
-    def backward(ctx, dO):
+    def backward(ctx, dout):
         weigh_again = _compiled(_weigh_again) if ctx.compiled else _weigh_again
         Q, K, V, out, logsumexp = ctx.saved_tensors
         scale = 1 / math.sqrt(Q.shape[-1])
         q_XTD = _as_3d(Q)
         k_XSD = _as_3d(K)
         v_XSD = _as_3d(V)
-        dout_XTD = _as_3d(dO)
+        dout_XTD = _as_3d(dout)
         logsumexp_XT1 = _as_3d(logsumexp[..., None])
-        # mean of dP over the keys, weighted by P; it equals the sum of O * dO over the features
-        mean_XT1 = _as_3d((dO.to(logsumexp.dtype) * out).sum(-1, keepdim=True))
+        # mean of dP over the keys, weighted by P; it equals the sum of out * dout over the features
+        mean_XT1 = _as_3d((dout.to(logsumexp.dtype) * out).sum(-1, keepdim=True))
         # a sum over blocks, which a narrow type would round at each of them
         dq_XTD = torch.zeros_like(q_XTD, dtype=logsumexp.dtype)
         dk_XSD = torch.zeros_like(k_XSD)
@@ -121,7 +121,7 @@ def _blocks(q_XTD, k_XSD, causal, block):
 
 
 def _scores(q_XRD, k_XND, future_NN):
-    """Compute Q K^T / sqrt(D) in at least fp32, with -inf for future keys."""
+    """Compute Q K^T / sqrt(D) in at least fp32, with -inf for keys in the future."""
     scores_XRN = _product(q_XRD, k_XND.mT, 1 / math.sqrt(q_XRD.shape[-1]))
     _hide(scores_XRN, future_NN, -math.inf)
     return scores_XRN
@@ -145,7 +145,7 @@ def _product(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
-    """Add a scaled product to a sum in place: in one call, if types are equal."""
+    """Add a scaled product in place: one call if the factors have the sum's type."""
     if total.dtype == b.dtype:
         total.baddbmm_(a, b, alpha=scale)
     else:
@@ -153,9 +153,9 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> Non
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights that are not yet divided by their total.
+    """Turn scores into weights not yet divided; update maximum and total.
 
-    Updates maximum and total. Returns the factor by which earlier sums shrink."""
+    Returns the factor by which earlier sums shrink."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
     scores_XRN.sub_(new_XR1).exp_()
     shrink_XR1 = torch.exp(largest_XR1 - new_XR1)

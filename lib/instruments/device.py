@@ -30,7 +30,7 @@ MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com
 
 
 class EventClock(HostClock):
-    """Record an event of the device at each mark; wait only before and after the iteration."""
+    """Record an event at each mark; wait only before and after the iteration."""
 
     def __init__(self, event: Callable, synchronize: Callable[[], None], now: Callable[[], int] = time.perf_counter_ns):
         super().__init__(now, synchronize, timing.BATCHED_NS, GPU_LEAST_S)
@@ -85,7 +85,7 @@ class Cpu:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[dict[str, list]]:
-        """Yield a dict that gets readings of clock, temperature and power during the block.
+        """Yield a dict that gets clock, temperature and power during the block.
 
         A CPU has none of these."""
         yield {}

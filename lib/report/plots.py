@@ -55,13 +55,13 @@ STYLE = {
 
 
 def use_style() -> None:
-    """Let what a notebook draws from here on have the style of the report, whatever the user's own style is."""
+    """Give what a notebook draws from here on the style of the report."""
     mpl.rcdefaults()
     mpl.rcParams.update(STYLE)
 
 
 def palette(names: pd.Series) -> dict[object, str]:
-    """Return the colour of each name, for seaborn's `palette`: the catalogue's, or a free one."""
+    """Return each name's colour, for seaborn's `palette`: its own, or a free one."""
     return {name: HUES[hue] for name, hue, _ in _looks(names)}
 
 

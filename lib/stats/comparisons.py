@@ -180,5 +180,5 @@ def _variances(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _tail(t: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
-    """Return the probability that Student's t is at most `t`; 1 without degrees of freedom."""
+    """Return the probability that Student's t is at most `t`; 1 without freedom."""
     return np.nan_to_num(special.stdtr(freedoms, t), nan=1.0)
