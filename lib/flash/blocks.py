@@ -153,9 +153,9 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> Non
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights that are not yet divided by their total.
+    """Turn scores into weights not yet divided; update maximum and total.
 
-    Updates maximum and total. Returns the factor by which earlier sums shrink."""
+    Returns the factor by which earlier sums shrink."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
     scores_XRN.sub_(new_XR1).exp_()
     shrink_XR1 = torch.exp(largest_XR1 - new_XR1)
