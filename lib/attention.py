@@ -120,8 +120,9 @@ def _without_autocast(function: type[torch.autograd.Function], q_XTD, k_XSD, v_X
     """Run a custom function on cast inputs: autocast does not reach its backward."""
     device = q_XTD.device.type
     inputs = [q_XTD, k_XSD, v_XSD]
-    if torch.is_autocast_enabled(device):
-        inputs = [tensor.to(torch.get_autocast_dtype(device)) for tensor in inputs]
+    if not torch.is_autocast_enabled(device):
+        return function.apply(*inputs, *settings)
+    inputs = [tensor.to(torch.get_autocast_dtype(device)) for tensor in inputs]
     with torch.autocast(device, enabled=False):
         return function.apply(*inputs, *settings)
 

@@ -81,12 +81,11 @@ CATALOG = {
             "default_allocator": Variant(words="the default allocator"),
             "fused": Variant(words="AdamW(fused=True)"),
             "sdpa": Variant(words="scaled_dot_product_attention"),
-            "compiled": Variant(words="torch.compile of each layer", compiles=True),
-            "products": Variant(words="products by the faster library"),
+            "bf16_products": Variant(words='set_float32_matmul_precision("medium")'),
             "bf16": Variant(words="bf16 autocast"),
-            "projections": Variant(words="joined projections"),
+            "compiled": Variant(words="torch.compile of each layer", compiles=True),
             # its optimizer compiles the update
-            "cast_once": Variant(words="weights cast once a step", compiles=True, needs=("bf16", "fused")),
+            "masters": Variant(words="bf16 weights with fp32 masters", compiles=True, needs=("fused", "bf16")),
             "whole": Variant(words="torch.compile of the whole model", compiles=True, needs=("compiled",)),
             "reduce_overhead": Variant(words="CUDA graphs", compiles=True, needs=("whole",)),
             "max_autotune": Variant(words="max-autotune", compiles=True, needs=("whole",)),
@@ -169,10 +168,8 @@ CATALOG = {
     ),
     "ceilings": Experiment(
         title="Limits of the machine",
-        fields=("operation", "rows", "columns", "precision", "library", "device"),
+        fields=("operation", "rows", "columns", "precision", "device"),
         alone=True,
-        axis="library",
-        variants={"torch": Variant(hue="ink"), "onednn": Variant("torch", "blue")},
     ),
     "calibration": Experiment(title="The measurement itself", fields=("check", "number", "device")),
 }  # fmt: skip

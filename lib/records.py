@@ -41,10 +41,8 @@ UNWATCHED = (
 class NotMeasured(LookupError):
     """Say in one line that a question has no data here; a notebook goes on."""
 
-    HOW = "make report or a larger sweep measures it"
-
-    def __init__(self, what: str, how: str = HOW):
-        super().__init__(f"Not measured: {what} ({how}).")
+    def __init__(self, what: str):
+        super().__init__(f"Not measured by this sweep: {what}.")
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows instead of a traceback."""

@@ -1,8 +1,8 @@
-"""Digest what the page is rendered from, so that a page from the same sources need not be rendered again.
+"""Digest what the page is rendered from.
 
-`python -m lib.sources` exits with 0 and a line if nothing is new, with 1 otherwise. It stands outside of `lib.report`,
-which takes seconds to load. What counts is the content of the files. Their times do not: records that come from another
-box are older than the page.
+A page from the same sources need not be rendered again: `python -m lib.sources` exits with 0 if nothing is new, with 1
+otherwise. It stands outside of `lib.report`, which takes seconds to load. What counts is the content of the files. Their
+times do not: records that come from another box are older than the page.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ HEAD = 2000  # the page's first characters, in which it does
 
 
 def digest(machines: Sequence[str]) -> str:
-    """Digest all that a page about these machines is rendered from, in 64 hexadecimal digits.
+    """Digest what a page about machines is rendered from, in 64 hex digits.
 
     It covers their records, the notebooks, all of lib, the template, the public write-ups, and the versions of Python
     and of packages."""
@@ -38,7 +38,7 @@ def page() -> Path:
 
 
 def of_page(file: Path) -> str:
-    """Return the digest that a page names, or an empty text for one that has failed chapters or does not exist."""
+    """Return the digest that a page names, empty if it has failed or is missing."""
     if not file.exists():
         return ""
     with file.open(encoding="utf-8") as page:

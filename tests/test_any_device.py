@@ -17,7 +17,7 @@ ATTENTION = {"d_head": 4, "seq_len": 8, "num_heads": 1, "batch_size": 2}
 # not the experiments of several GPUs, nor that of the measurement itself
 CASES = {
     "step": [STEP | {"precision": "bf16", "attention": "tiled", "optimizer": "fused"}, STEP | {"mode": "no_grad"}],
-    "ladder": [STEP | {"switches": "fused+bf16+projections+cast_once", "losses": False}],
+    "ladder": [STEP | {"switches": "fused+bf16+masters", "losses": False}],
     "warmup": [STEP | {"first_steps": 15}],
     "kernels": [STEP],
     "precision": [{"subject": ["accumulation", "toy", "layer_norm"]}],
@@ -30,8 +30,8 @@ CASES = {
     "adam": [{"variant": ["single_tensor", "foreach", "fused"], "shapes": "equal", "num_params": 2, "param_size": 8}],
     "peers": [STEP | {"precision": "bf16", "program": "ours"}],
     "ceilings": [
-        {"operation": ["matmul", "read", "copy", "add", "adamw"], "library": "torch", "rows": 8, "columns": WIDTH},
-        {"operation": "call", "library": "torch", "rows": 1, "columns": 1},
+        {"operation": ["matmul", "read", "copy", "add", "adamw"], "rows": 8, "columns": WIDTH},
+        {"operation": "call", "rows": 1, "columns": 1},
     ],
 }
 
@@ -43,7 +43,7 @@ def small(monkeypatch):
     monkeypatch.setitem(model.SIZES, "tiny", config)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **_: None)
-    monkeypatch.setattr(fast, "_compiled", lambda: fast._update_and_copy)
+    monkeypatch.setattr(fast, "_compiled", lambda: fast._update_and_round)
     monkeypatch.setattr(noise, "probe", lambda _: [1.0] * 10)  # sized for a GPU
 
 

@@ -1,14 +1,12 @@
 """Notebooks keep their form, and give an answer or one line at whatever parameters."""
 
 import ast
-import itertools
 import os
 import re
 import subprocess
 import sys
 
 import nbformat
-import pandas as pd
 import papermill
 import pytest
 from nbformat import v4
@@ -17,8 +15,7 @@ import odd
 from lib import catalog, execution, notebooks, records
 from lib.experiments import cases
 from lib.paths import ROOT
-from lib.report import answers, old_kind, tidy
-from lib.sweep import sweep_file
+from lib.report import answers, old_kind
 
 FILES = sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))
 FORBIDDEN = (ast.ClassDef, ast.Try, ast.AsyncFunctionDef)
@@ -102,21 +99,6 @@ def run(tmp_path_factory):
             return answers.collect(executed), {output.ename for output in outputs if output.output_type == "error"}
 
         yield run
-
-
-def test_the_gpu_sweep_has_every_case_that_the_questions_name():
-    asked = {"CODE": ""}
-    for cell in nbformat.read(notebooks.NOTEBOOKS / "questions.ipynb", as_version=4).cells:
-        if "setup" in cell.metadata.get("tags", []):
-            exec(cell.source, asked)
-    rows = [row for value in asked.values() if isinstance(value, list) for row in value if isinstance(row, tuple)]
-    scopes = [row[2] for row in rows if isinstance(row[2], tuple) and row[2][2]]
-    assert len(scopes) > 20
-    blocks = sweep_file.load("gpu")
-    for experiment, where, wanted in scopes:
-        planned = [vars(case) for block in blocks if block.experiment == experiment for case in block.cases]
-        has = tidy.only(pd.DataFrame(planned), **where)[list(wanted)].itertuples(index=False, name=None)
-        assert set(itertools.product(*wanted.values())) <= set(has)
 
 
 @pytest.mark.parametrize(("notebook", "parameters"), odd.sets(OLD))

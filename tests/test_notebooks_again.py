@@ -176,6 +176,13 @@ def test_accounting_measures_nothing_and_answers_from_its_formulas(tokens, run_a
     assert f"{int((a + b + a * b) ** 2 / (4 * a * b)):,} devices" in told["accounting"]
 
 
+@pytest.mark.parametrize("machine", ["small-1c", "unheard-of", "xeon-2c-0e51", "nvidia-h100-80gb-hbm3-6a71"])
+def test_write_ups_are_told_with_and_without_records_of_a_machine(machine, run_again):
+    told = run_again("published", machine=machine)
+    check("published", told)
+    assert ("published.here" in told) == (machine[-4:] in ("0e51", "6a71"))
+
+
 @pytest.mark.parametrize("name", MEASURING)
 def test_where_every_case_ran_out_of_memory_it_ends_without_an_error(name, run_again):
     told = run_again(name, machine="small-1c")

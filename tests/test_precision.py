@@ -1,5 +1,7 @@
 """Each precision's name switches on what it says, and nothing else."""
 
+import re
+
 import pytest
 import torch
 
@@ -29,9 +31,25 @@ def test_fp32_is_without_autocast_even_within_one():
         assert not torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.parametrize("device", ["cpu", "mps"])
-def test_tf32_is_refused_without_cuda_and_changes_nothing(device):
+@pytest.mark.parametrize(
+    ("name", "device", "message"),
+    [
+        ("tf32", "cpu", "got tf32 on cpu, expected cuda (nearest: bf16_products)"),
+        ("tf32", "mps", "got tf32 on mps, expected cuda (nearest: fp32)"),
+        ("bf16_products", "cuda", "got bf16_products on cuda, expected cpu (nearest: tf32)"),
+    ],
+)
+def test_a_mode_of_products_is_refused_on_other_devices_and_changes_nothing(name, device, message):
     torch.set_float32_matmul_precision("medium")
-    with pytest.raises(ValueError, match=rf"^precision: got tf32 on {device}, expected cuda"):
-        precision.activate("tf32", device)
+    with pytest.raises(ValueError, match=re.escape(f"precision: {message}")):
+        precision.activate(name, device)
     assert torch.get_float32_matmul_precision() == "medium"
+
+
+def test_bf16_products_keep_values_in_fp32_until_strict_ones_are_asked_for():
+    assert linear_dtype(precision.activate("bf16_products", "cpu")) == torch.float32
+    assert torch.get_float32_matmul_precision() == "medium"
+    with precision.strict():
+        assert torch.get_float32_matmul_precision() == "highest"
+    precision.activate("bf16", "cpu")
+    assert torch.get_float32_matmul_precision() == "highest"

@@ -41,7 +41,7 @@ class AttentionModule(Case):
 
     @property
     def config(self) -> model.Config:
-        """Return the config of a model with such a layer; raises ValueError if there is none."""
+        """Return the config of a model with such a layer, or raise ValueError."""
         return model.Config(d_model=self.d_model, num_heads=self.num_heads, context_length=self.context_length)
 
     def module(self) -> model.SelfAttention:

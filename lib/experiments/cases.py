@@ -26,9 +26,9 @@ def case_class(experiment: str) -> type:
 
 
 def all_axes(experiment: str, axes: Mapping[str, object]) -> dict[str, object]:
-    """Return every axis of an experiment in order, with the case class's default where `axes` has none.
+    """Return every axis of an experiment in order.
 
-    Raises ValueError for an unknown axis."""
+    An axis that `axes` lacks has the case class's default. Raises ValueError for an unknown axis."""
     defaults = {field.name: field.default for field in dataclasses.fields(case_class(experiment))}
     for name in axes:
         validate.choice("axis", name, defaults)

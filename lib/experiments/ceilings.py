@@ -1,7 +1,6 @@
 """Measure the machine's best: matrix products, memory traffic, cost of a call.
 
-Everything else is held against these rates. So products run by every library at hand, and the ceiling is the best of
-them. On a CPU in fp32 there are two: `torch` is what `nn.Linear` calls, mostly MKL, and `onednn` PyTorch has as well.
+Everything else is held against these rates.
 """
 
 from dataclasses import dataclass
@@ -21,10 +20,6 @@ LINEAR = {"projection": "layers.0.attn.q_proj", "up": "layers.0.ffn.w1", "down":
 PASSES = {"read": 1, "copy": 2, "add": 3, "adamw": 7}  # times that a matrix is read or written
 OPERATIONS = ("matmul", *LINEAR, "products", *PASSES, "call")
 MODELS = {config.d_model: config for config in model.SIZES.values()}
-LIBRARIES = {
-    "torch": lambda x, weight: torch.mm(x, weight.t()),
-    "onednn": lambda x, weight: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], ""),
-}
 CALLS = 1000
 # of a matrix; the others repeat them, since drawing all takes longer than timing an operation
 DRAWN_ROWS = 256
@@ -34,7 +29,7 @@ CHECKED = (ROWS, COLUMNS)
 
 @dataclass(frozen=True)
 class Ceilings(Case):
-    """Run one operation of a `library` on matrices of `rows` x `columns`.
+    """Run one operation on matrices of `rows` x `columns`.
 
     - `matmul` makes the three products with a weight W of that size, on `rows` tokens: the output, x W^T, and the
       gradients of inputs, dy W, and of the weight, dy^T x.
@@ -53,7 +48,6 @@ class Ceilings(Case):
     rows: int = 512
     columns: int = 1280
     precision: str = one_of(precision.NAMES, "fp32")
-    library: str = one_of(LIBRARIES, "torch")
     device: str = "auto"
 
     def __post_init__(self):
@@ -75,17 +69,6 @@ class Ceilings(Case):
             return [tuple(network.get_submodule(LINEAR[self.operation]).weight.shape)]
         return [tuple(module.weight.shape) for module in network.modules() if isinstance(module, torch.nn.Linear)]
 
-    def unavailable(self) -> str | None:
-        if self.library == "onednn":
-            if self.operation in PASSES or self.operation == "call":
-                return f"{self.operation} is no product, so it has one library"
-            # below fp32, PyTorch's own products on a CPU are oneDNN's
-            if self.device != "cpu" or self.precision != "fp32":
-                return "oneDNN is a second library on a CPU in fp32 only"
-            if not torch.backends.mkldnn.is_available():
-                return "this PyTorch lacks oneDNN"
-        return super().unavailable()
-
     def setup(self) -> Work:
         """Draw the operands from a standard normal, in the dtype of the precision."""
         precision.activate(self.precision, self.device)
@@ -101,8 +84,6 @@ class Ceilings(Case):
 
     def _products(self) -> Work:
         """Build a forward pass through weights and both products of its backward."""
-        # multiply(x, w) is x w^T
-        multiply = LIBRARIES[self.library]
         shapes = self.weight_shapes
         # each has memory of its own: one that all shared could stay in the caches, where those of a step do not
         weights = [self._drawn(*shape) for shape in shapes]
@@ -115,15 +96,14 @@ class Ceilings(Case):
             for tensors in (outputs, input_gradients, weight_gradients):
                 tensors.clear()
             for weight in weights:
-                outputs.append(multiply(inputs[weight.shape[1]], weight))
+                outputs.append(torch.mm(inputs[weight.shape[1]], weight.t()))
             mark("forward")
             for weight in reversed(weights):
                 # only the latest is kept, as in a backward pass: the last one is that of weights[0]
-                input_gradients[:] = [multiply(gradients[len(weight)], weight.t())]
+                input_gradients[:] = [torch.mm(gradients[len(weight)], weight)]
             mark("input_gradients")
             for weight in weights:
-                gradient = gradients[len(weight)]
-                weight_gradients.append(multiply(gradient.t(), inputs[weight.shape[1]].t()))
+                weight_gradients.append(torch.mm(gradients[len(weight)].t(), inputs[weight.shape[1]]))
             mark("weight_gradients")
 
         def expected() -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ class Collectives(OnRanks):
         return int(1e6 * self.megabytes / WIDTH) // self.world * self.world
 
     def setup(self) -> Work:
-        """Set number i of rank r to i mod 7 + r; every `step`-th number of the result is checked."""
+        """Set number i of rank r to i mod 7 + r; check every `step`-th of the result."""
         rank = dist.get_rank()
         share = self.numbers // self.world
         copies = math.ceil(self.numbers / 7)

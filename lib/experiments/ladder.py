@@ -9,7 +9,7 @@ import gc
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from lib import fast, model, timing, validate
+from lib import model, timing, validate
 from lib.catalog import CATALOG
 from lib.experiments import case as measuring
 from lib.experiments.case import Case, Recording, Work
@@ -32,8 +32,8 @@ class Ladder(Case):
     """Run a step with `switches`, joined by `+` in the order of the catalogue, or `plain`.
 
     `losses` also trains 50 steps beside the plain one; among compiled cases, only the last one of a process may do that
-    (see `compilation.cold`). Raises ValueError for switches that are unknown, out of order, or that lack one which they
-    need."""
+    (see `compilation.cold`). Raises ValueError for switches that are unknown, out of order, exclude one another, or
+    lack one which they need."""
 
     experiment: ClassVar[str] = "ladder"
     size: str = one_of(model.SIZES, "tiny")
@@ -52,6 +52,8 @@ class Ladder(Case):
                     raise ValueError(f"switches: got {self.switches}, expected {needed} before {switch}")
         if list(self.names) != [switch for switch in SWITCHES if switch in self.names]:
             raise ValueError(f"switches: got {self.switches}, expected the order {', '.join(SWITCHES)}")
+        if {"bf16_products", "bf16"} <= set(self.names):
+            raise ValueError(f"switches: got {self.switches}, expected bf16_products or bf16, which replaces it")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,7 +87,7 @@ class Ladder(Case):
         """Return the step that these switches make."""
         return Step(
             self.size, self.context_length, self.batch_size,
-            precision="bf16" if "bf16" in self.names else "fp32",
+            precision=next((name for name in ("bf16_products", "bf16") if name in self.names), "fp32"),
             compiled="compiled" in self.names,
             attention="sdpa" if "sdpa" in self.names else "naive",
             optimizer="fused" if "fused" in self.names else "single_tensor",
@@ -93,16 +95,13 @@ class Ladder(Case):
         )  # fmt: skip
 
     def unavailable(self) -> str | None:
-        if "products" in self.names and self.device != "cpu":
-            return "a choice of libraries for products is for CPUs"
         if self.graphs and self.device != "cuda":
             return f"torch.compile's {self.whole_mode} is for CUDA"
         return super().unavailable() or self.step.unavailable()
 
     def training(self) -> Training:
-        """Build the accelerated model, its optimizer and a batch."""
-        switches = [switch for switch in fast.SWITCHES if switch in self.names]
-        return Training(self.step, switches=switches, whole_mode=self.whole_mode)
+        """Build the model with the switches on, its optimizer and a batch."""
+        return Training(self.step, masters="masters" in self.names, whole_mode=self.whole_mode)
 
     def setup(self) -> Work:
         """Build the step, ready to measure."""

@@ -39,7 +39,9 @@ _measured_cases = 0  # by this process
 
 
 def run(experiment: str, names: Mapping[str, object]) -> pd.DataFrame:
-    """Return the records of an experiment, as `records.load` does; `names` are the notebook's `vars()`.
+    """Return the records of an experiment, as `records.load` does.
+
+    `names` are the notebook's `vars()`.
 
     - The case's fields are the axes: a list is swept, and a field without a name has the case class's default.
     - `machine`: the name of one, or a list. Nothing is measured, and these are all its records.
@@ -71,7 +73,7 @@ def run(experiment: str, names: Mapping[str, object]) -> pd.DataFrame:
 
 
 def _refuse_mistyped(names: Mapping[str, object], parameters: Sequence[str]) -> None:
-    """Raise ValueError for a plain value whose name is nearly a parameter's: papermill only warns of it."""
+    """Raise ValueError for a plain value whose name is nearly a parameter's."""
     for name, value in names.items():
         if isinstance(value, SIMPLE) and not name.startswith("_") and name not in parameters:
             nearest = difflib.get_close_matches(name, parameters, n=1, cutoff=NEARLY)
@@ -81,7 +83,7 @@ def _refuse_mistyped(names: Mapping[str, object], parameters: Sequence[str]) -> 
 
 
 def _plain(value: object) -> object:
-    """Return a tuple, a range or an array as a list, and a number of numpy as one of Python."""
+    """Return a value as plain Python has it: a list, or a number."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple | range):
@@ -138,7 +140,7 @@ def _measure_by_hand(grid: Sequence[Case], seconds: float, round: int) -> list[d
 
 
 def _measure_in_sweep(grid: Sequence[Case], seconds: float, round: int) -> list[dict]:
-    """Measure cases until the supervisor interrupts, or to a record after which a new process does better."""
+    """Measure cases until the supervisor interrupts or a new process does better."""
     made = []
     # after its deadline the supervisor interrupts at the next record, so that the case in hand has hardly begun
     with contextlib.suppress(KeyboardInterrupt):
@@ -217,7 +219,7 @@ def _clear(recording: Recording) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Describe an exception in one line, without the folders of paths, which may name a person.
+    """Describe an exception in one line, without folders, which may name a person.
 
     Of a long one the middle is left out: a compiler's command comes before what is wrong with it."""
     text = f"{type(error).__name__}: {error}".partition(ADVICE)[0]

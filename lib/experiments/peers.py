@@ -17,10 +17,9 @@ from lib.validate import one_of
 
 OURS, PEER = "ours", "transformers"  # the name of its package
 FASTEST = {  # the ladder's switches of our fastest step
-    ("fp32", "cpu"): "fused+sdpa+compiled+products",
-    ("bf16", "cpu"): "fused+sdpa+compiled+bf16+projections+cast_once",
-    ("fp32", "cuda"): "fused+sdpa+compiled+projections",
-    ("bf16", "cuda"): "fused+sdpa+compiled+bf16+projections+cast_once",
+    "fp32": "fused+sdpa+compiled",
+    "bf16_products": "fused+sdpa+bf16_products+compiled",
+    "bf16": "fused+sdpa+bf16+compiled+masters",
 }
 # tokens of a sequence up to which, on a CPU in bf16, naive attention in a compiled layer beats PyTorch's kernel
 SHORT = 256
@@ -45,14 +44,14 @@ class Peers(Case):
     size: str = one_of(model.SIZES, "tiny")
     context_length: int = field(default=128, metadata={"least": 2})
     batch_size: int = 4
-    precision: str = one_of(("fp32", "bf16"), "fp32")
+    precision: str = one_of(FASTEST, "fp32")
     program: str = one_of((OURS, PEER), PEER)
     device: str = "auto"
 
     @property
     def ladder(self) -> Ladder:
         """Return our training step in its fastest mode."""
-        switches = FASTEST.get((self.precision, self.device), FASTEST[self.precision, "cuda"])
+        switches = FASTEST[self.precision]
         if self.precision == "bf16" and self.device == "cpu" and self.context_length <= SHORT:
             switches = switches.replace("sdpa+", "")
         return Ladder(self.size, self.context_length, self.batch_size, switches, False, self.device)

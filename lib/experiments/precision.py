@@ -25,8 +25,8 @@ class Precision(Case):
     device: str = "auto"
 
     def unavailable(self) -> str | None:
-        if self.precision == "tf32":
-            return "tf32 is a mode of matrix products, not a dtype"
+        if self.precision in precision.PRODUCTS:
+            return f"{self.precision} is a mode of matrix products, not a dtype"
         if self.subject == "accumulation" and self.precision == "fp32":
             return "fp16 and bf16 each include the loop in fp32"
         # not what `Case` asks for: nothing is timed, so emulated types will do
@@ -58,7 +58,7 @@ class ToyModel(nn.Module):
 
 
 def toy_dtypes(autocast: torch.autocast, device: str) -> dict[str, list[str]]:
-    """Return a table of `tensor` and `dtype` of the toy model, in order of computation."""
+    """Tabulate `tensor` and `dtype` of the toy model in order of computation."""
     # no dtype depends on these sizes
     with torch.device(device):
         network = ToyModel(d_in=8, d_out=4)

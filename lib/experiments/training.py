@@ -1,7 +1,7 @@
 """Train a model for one iteration, and compute what the iteration should give."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -66,10 +66,10 @@ def reference(config: model.Config, batch_size: int, device: str, backward: bool
 class Training:
     """Hold a model in training, its optimizer and a batch of random tokens.
 
-    `case` has the fields of `step.Step`; layers run in groups of `checkpoint` if not 0, and `switches` are those of
-    `fast.accelerate`. A compiled case compiles each layer, or the whole model in the mode `whole_mode`."""
+    `case` has the fields of `step.Step`; layers run in groups of `checkpoint` if not 0. With `masters` matrices are in
+    bf16. A compiled case compiles each layer, or the whole model in the mode `whole_mode`."""
 
-    def __init__(self, case, checkpoint: int = 0, switches: Iterable[str] = (), whole_mode: str | None = None):
+    def __init__(self, case, checkpoint: int = 0, masters: bool = False, whole_mode: str | None = None):
         self.case = case
         self.autocast = precision.activate(case.precision, case.device)
         self.module, batch = drawn(case.config, case.batch_size, case.device, case.attention)
@@ -80,11 +80,11 @@ class Training:
         self.first = self.module.get_parameter(FIRST)
         self.start = double(checked(self.first))
         self.synchronize: Callable[[], None] | None = None  # on ranks, waits until gradients are averages of all
-        fast.accelerate(self.module, switches, precision.AUTOCAST[case.precision])
         if checkpoint:
             regroup(self.module, checkpoint)
-        if "cast_once" in switches:
-            self.optimizer = fast.AdamW(self.module.parameters())
+        if masters:
+            self.optimizer = fast.MastersAdamW(self.module.parameters())
+            self.optimizer.round_matrices(self.module)
         else:
             self.optimizer = adam.AdamW(self.module.parameters(), case.optimizer)
         self.network = self.module
@@ -147,7 +147,8 @@ class Training:
         if "backward" in self.phases:
             results["gradient"] = checked(self.plain(self.first.grad))
         if "optimizer" in self.phases:
-            results["update"] = double(checked(self.plain(self.first.detach()))) - self.start
+            new = self.optimizer.state.get(self.first, {}).get("master", self.first.detach())
+            results["update"] = double(checked(self.plain(new))) - self.start
         return results
 
     def plain(self, weights: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Replica(Training):
             self.optimizer = ZeroRedundancyOptimizer(self.module.parameters(), adam.AdamW, variant="fused")
 
     def held_mib(self) -> dict[str, list[float]]:
-        """Return live memory: `parameters_mib`, `gradients_mib`, the optimizer's `states_mib`, `all_mib`."""
+        """Return live memory: `parameters_mib`, `gradients_mib`, `states_mib`, `all_mib`."""
         params = list(self.network.parameters())
         gradients = [param.grad for param in params if param.grad is not None]
         # ZeroRedundancyOptimizer's own is inside
@@ -75,10 +75,11 @@ class Replica(Training):
 
     @contextlib.contextmanager
     def memory_of_first(self) -> Iterator[dict]:
-        """Yield a dict that gets live memory in MiB, before the block, within it and after it.
+        """Yield a dict that gets live memory in MiB.
 
-        `initial_mib`, before the block, and `before_step_mib`, before the optimizer's step, are the `all_mib` of
-        `held_mib`. After the block all of these follow, as `after_parameters_mib` to `after_all_mib`."""
+        It is that before the block, within it and after it. `initial_mib`, before the block, and `before_step_mib`,
+        before the optimizer's step, are the `all_mib` of `held_mib`. After the block all of these follow, as
+        `after_parameters_mib` to `after_all_mib`."""
         metrics = {"initial_mib": self.held_mib()["all_mib"]}
 
         def before_step(*_) -> None:
@@ -94,7 +95,7 @@ class Replica(Training):
 
 
 class Shards(Replica):
-    """Train a model by `FullySharded`: each rank holds rows of each matrix, and vectors whole."""
+    """Train by `FullySharded`: each rank holds rows of matrices, and vectors whole."""
 
     def wrap(self, parallel_case) -> None:
         """Shard the module by our class."""

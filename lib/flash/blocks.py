@@ -27,6 +27,9 @@ class FlashAttentionTorch(torch.autograd.Function):
         q_XTD = _as_3d(Q)
         k_XSD = _as_3d(K)
         v_XSD = _as_3d(V)
+        if is_causal:
+            # zero, the weight of a future value, times infinity is no number
+            v_XSD = v_XSD.nan_to_num(0.0, 0.0, 0.0)
         out_XTD = torch.zeros_like(q_XTD, dtype=torch.promote_types(q_XTD.dtype, torch.float32))
         largest_XT1 = out_XTD.new_full((*q_XTD.shape[:-1], 1), -math.inf)
         total_XT1 = torch.zeros_like(largest_XT1)
@@ -37,7 +40,14 @@ class FlashAttentionTorch(torch.autograd.Function):
             weights_XRN = scores_XRN
             _add_product(out_XTD[..., rows, :].mul_(shrink_XR1), weights_XRN, v_XSD[..., keys, :])
             del scores_XRN, weights_XRN  # before the next block has its own
-        out = out_XTD.div_(total_XT1).to(Q.dtype).reshape(Q.shape)
+        out_XTD.div_(total_XT1)
+        if is_causal:
+            # what was left out, up to each query
+            v_XSD.view(V.shape).neg_().add_(V)
+            seen_XSD = v_XSD.cumsum_(-2)
+            out_XTD[..., : seen_XSD.shape[-2], :] += seen_XSD[..., : out_XTD.shape[-2], :]
+            out_XTD[..., seen_XSD.shape[-2] :, :] += seen_XSD[..., -1:, :]
+        out = out_XTD.to(Q.dtype).reshape(Q.shape)
         logsumexp = total_XT1.log_().add_(largest_XT1).reshape(Q.shape[:-1])
         ctx.save_for_backward(Q, K, V, out, logsumexp)
         ctx.causal = is_causal
@@ -47,17 +57,17 @@ class FlashAttentionTorch(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # a second derivative would be wrong, since the log-sum-exp would count as a constant
-    def backward(ctx, dO):
+    def backward(ctx, dout):
         weigh_again = _compiled(_weigh_again) if ctx.compiled else _weigh_again
         Q, K, V, out, logsumexp = ctx.saved_tensors
         scale = 1 / math.sqrt(Q.shape[-1])
         q_XTD = _as_3d(Q)
         k_XSD = _as_3d(K)
         v_XSD = _as_3d(V)
-        dout_XTD = _as_3d(dO)
+        dout_XTD = _as_3d(dout)
         logsumexp_XT1 = _as_3d(logsumexp[..., None])
-        # mean of dP over the keys, weighted by P; it equals the sum of O * dO over the features
-        mean_XT1 = _as_3d((dO.to(logsumexp.dtype) * out).sum(-1, keepdim=True))
+        # mean of dP over the keys, weighted by P; it equals the sum of out * dout over the features
+        mean_XT1 = _as_3d((dout.to(logsumexp.dtype) * out).sum(-1, keepdim=True))
         # a sum over blocks, which a narrow type would round at each of them
         dq_XTD = torch.zeros_like(q_XTD, dtype=logsumexp.dtype)
         dk_XSD = torch.zeros_like(k_XSD)
@@ -68,12 +78,16 @@ class FlashAttentionTorch(torch.autograd.Function):
             k_XND = k_XSD[..., keys, :]
             scores_XRN = _scores(q_XRD, k_XND, future_NN)
             dweights_XRN = _product(dout_XRD, v_XSD[..., keys, :].mT)
+            _hide(dweights_XRN, future_NN, 0.0)
             weigh_again(scores_XRN, dweights_XRN, logsumexp_XT1[..., rows, :], mean_XT1[..., rows, :])
             # in place, scores became weights, and gradients of weights those of scores
             weights_XRN = scores_XRN
             dscores_XRN = dweights_XRN
             dv_XSD[..., keys, :] = _product(weights_XRN.mT, dout_XRD)
             dk_XSD[..., keys, :] = _product(dscores_XRN.mT, q_XRD, scale)
+            if ctx.causal:
+                # as in the forward pass; a query that sees such a key has no finite gradient anyway
+                k_XND = k_XND.nan_to_num(0.0, 0.0, 0.0)
             _add_product(dq_XTD[..., rows, :], dscores_XRN, k_XND, scale)
             # before the next block has its own
             del scores_XRN, dweights_XRN, weights_XRN, dscores_XRN
@@ -107,13 +121,17 @@ def _blocks(q_XTD, k_XSD, causal, block):
 
 
 def _scores(q_XRD, k_XND, future_NN):
-    """Compute Q K^T / sqrt(D) in at least fp32, with -inf where a key is in the future."""
+    """Compute Q K^T / sqrt(D) in at least fp32, with -inf for keys in the future."""
     scores_XRN = _product(q_XRD, k_XND.mT, 1 / math.sqrt(q_XRD.shape[-1]))
-    if future_NN is not None:
-        first_XNN = scores_XRN[..., : len(future_NN), :]
-        # not added: a future score may be infinite, or no number
-        first_XNN.masked_fill_(future_NN[: first_XNN.shape[-2], : first_XNN.shape[-1]], -math.inf)
+    _hide(scores_XRN, future_NN, -math.inf)
     return scores_XRN
+
+
+def _hide(x_XRN: Tensor, future_NN: Tensor | None, value: float) -> None:
+    """Write `value` where a key is in the future, whatever is there."""
+    if future_NN is not None:
+        first_XNN = x_XRN[..., : len(future_NN), :]
+        first_XNN.masked_fill_(future_NN[: first_XNN.shape[-2], : first_XNN.shape[-1]], value)
 
 
 def _product(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
@@ -127,7 +145,7 @@ def _product(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
-    """Add a scaled product to a sum in place, in one call if the factors have its type."""
+    """Add a scaled product in place: one call if the factors have the sum's type."""
     if total.dtype == b.dtype:
         total.baddbmm_(a, b, alpha=scale)
     else:
@@ -135,9 +153,9 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> Non
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights not yet divided by their total; update maximum and total.
+    """Turn scores into weights that are not yet divided by their total.
 
-    Returns the factor by which earlier sums shrink."""
+    Updates maximum and total. Returns the factor by which earlier sums shrink."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
     scores_XRN.sub_(new_XR1).exp_()
     shrink_XR1 = torch.exp(largest_XR1 - new_XR1)

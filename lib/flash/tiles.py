@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ class FlashAttentionTriton(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False):
-        out, logsumexp = attend(Q, K, V, is_causal)
+        out, logsumexp = torch.ops.flash.attend.default(Q, K, V, is_causal)
         ctx.save_for_backward(Q, K, V, out, logsumexp)
         ctx.causal = is_causal
         return out
@@ -23,28 +24,25 @@ class FlashAttentionTriton(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout):
         Q, K, V, out, logsumexp = ctx.saved_tensors
-        return *differentiate(Q, K, V, out, dout, logsumexp, ctx.causal), None
+        return *torch.ops.flash.differentiate.default(Q, K, V, out, dout, logsumexp, ctx.causal), None
 
 
-@torch.library.custom_op("flash::attend", mutates_args=())
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Return the output and the log-sum-exp, by Triton."""
-    out, logsumexp = _like_attend(q, k, v, causal)
+    out, logsumexp = _allocate_attend(q, k, v, causal)
     _launch("flash_forward", [q, k, v, out], [logsumexp], causal)
     return out, logsumexp
 
 
-@attend.register_fake
-def _like_attend(q, k, v, causal):
+def _allocate_attend(q, k, v, causal):
     return _empty_viewable(q), q.new_empty(q.shape[:-1], dtype=torch.promote_types(q.dtype, torch.float32))
 
 
-@torch.library.custom_op("flash::differentiate", mutates_args=())
 def differentiate(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, dout: Tensor, logsumexp: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys and values, by Triton."""
-    dq, dk, dv = _like_differentiate(q, k, v, out, dout, logsumexp, causal)
+    dq, dk, dv = _allocate_differentiate(q, k, v, out, dout, logsumexp, causal)
     # the log-sum-exp, and room for means that the first kernel writes and the second one reads
     of_queries = [logsumexp, torch.empty_like(logsumexp)]
     _launch("flash_backward_q", [q, k, v, out, dout, dq], of_queries, causal)
@@ -52,13 +50,22 @@ def differentiate(
     return dq, dk, dv
 
 
-@differentiate.register_fake
-def _like_differentiate(q, k, v, out, dout, logsumexp, causal):
+def _allocate_differentiate(q, k, v, out, dout, logsumexp, causal):
     return _empty_viewable(q), _empty_viewable(k), _empty_viewable(v)
 
 
+# torch.compile keeps an operator whole. `torch.library.custom_op` would make one too, with checks of its own at every
+# call in Python, which a small attention would wait for.
+for _compute, _allocate in ((attend, _allocate_attend), (differentiate, _allocate_differentiate)):
+    _name = f"flash::{_compute.__name__}"
+    _schema = torch.library.infer_schema(_compute, mutates_args=())
+    torch.library.define(_name, _schema, tags=torch.Tag.pt2_compliant_tag)
+    torch.library.impl(_name, "default", _compute)
+    torch.library.register_fake(_name, _allocate)
+
+
 def _empty_viewable(x):
-    """Return an empty tensor that `as_4d` can view: like `x` up to 4-d, else contiguous."""
+    """Return an empty tensor that `as_4d` can view, like `x` up to 4-d."""
     return torch.empty_like(x) if x.dim() <= 4 else x.new_empty(x.shape)
 
 
@@ -66,10 +73,15 @@ def as_4d(x: Tensor) -> Tensor:
     """View a tensor as kernels take it: (batch, heads, rows, features).
 
     It is copied if its leading dimensions cannot be viewed as one."""
+    if x.dim() == 4:
+        return x
     if x.dim() < 4:
         return x[(None,) * (4 - x.dim())]
     # all dimensions before the heads become one
     return x.flatten(0, -4)
+
+
+_launchers: dict[tuple, Callable] = {}  # by all that a launch depends on, but for addresses and contents
 
 
 def _launch(name, tensors, of_queries, causal):
@@ -78,26 +90,37 @@ def _launch(name, tensors, of_queries, causal):
     `of_queries` are contiguous, with one number a query."""
     from lib.flash import kernels
 
-    tensors = [as_4d(tensor) for tensor in tensors]
-    strides = [tensor.stride() for tensor in tensors]
+    tensors = [*map(as_4d, tensors), *of_queries]
+    number_kind = number_kind_of(tensors[0].dtype)
+    # Triton compiles other code for addresses that are multiples of 16
+    layouts = [(x.dtype, x.shape, x.stride(), x.data_ptr() % 16 == 0) for x in tensors]
+    key = (name, number_kind, causal, kernels.current_device(), *layouts)
+    launcher = _launchers.get(key)
+    if launcher is None:
+        launcher = _launchers[key] = _compile(name, number_kind, causal, tensors, len(of_queries))
+    launcher(*tensors)
+
+
+def _compile(name, number_kind, causal, tensors, num_of_queries):
+    """Compile a kernel for tensors like these; return what launches it."""
+    from lib.flash import kernels
+
     batch, heads, queries, d_head = tensors[0].shape
     keys = tensors[1].shape[-2]
-    number_kind = number_kind_of(tensors[0].dtype)
     tile = tile_of(name, number_kind, d_head, kernels.capability())
     programs = math.ceil(queries / tile.queries)
     if name == "flash_backward_kv":
         programs = math.ceil(keys / tile.keys)
-    getattr(kernels, name)[batch * heads, programs](
-        *tensors, *of_queries, *strides, heads, queries, keys,
-        **constants(number_kind, d_head, tile, causal), num_warps=tile.warps, num_stages=tile.stages,
-        enable_fp_fusion=True,  # score * SCALE - exponent as one instruction, whatever Triton's default
-    )  # fmt: skip
+    strides = [x.stride() for x in tensors[:-num_of_queries]]
+    numbers = [*strides, heads, queries, keys, *constants(number_kind, d_head, tile, causal).values()]
+    grid = (batch * heads, programs, 1)
+    return kernels.launcher(name, grid, tensors, numbers, num_warps=tile.warps, num_stages=tile.stages)
 
 
 def constants(number_kind: str, d_head: int, tile: "Tile", causal: bool) -> dict[str, object]:
-    """Return a kernel's compile-time arguments by name."""
+    """Return a kernel's compile-time arguments by name, in their order."""
     return {
-        "SCALE": math.log2(math.e) / math.sqrt(d_head), "CAUSAL": causal, "HEAD": d_head, "WIDE": padded(d_head),
+        "SCALE": math.log2(math.e) / math.sqrt(d_head), "CAUSAL": causal, "HEAD": d_head, "PADDED": padded(d_head),
         "PRECISION": "tf32" if number_kind == "tf32" else "ieee", "TILE_T": tile.queries, "TILE_S": tile.keys,
     }  # fmt: skip
 
@@ -162,7 +185,7 @@ def number_kind_of(dtype: torch.dtype) -> str:
 
 
 def padded(d_head: int) -> int:
-    """Return the features of a tile's row: a power of two, for tl.arange, and at least 16, for tl.dot."""
+    """Pad to a power of two, for tl.arange, and at least 16, for tl.dot."""
     return max(16, 1 << (d_head - 1).bit_length())
 
 

@@ -28,7 +28,7 @@ def reset() -> None:
 
 
 def _fail_on_recompile_limit() -> None:
-    """Let too many recompilations fail; by default PyTorch only warns, and continues eagerly."""
+    """Let too many recompilations fail; PyTorch would warn and go on."""
     import torch._dynamo
 
     torch._dynamo.config.fail_on_recompile_limit_hit = True
@@ -43,11 +43,12 @@ def name_kernels() -> None:
 
 @contextlib.contextmanager
 def cold() -> Iterator[dict]:
-    """Compile inside the block from empty caches; what this process has compiled needs a reset first.
+    """Compile inside the block from empty caches.
 
-    At the block's end, what it has compiled is copied to $TORCHINDUCTOR_CACHE_DIR, if set; PyTorch sets that when it
-    first compiles. Yields a dict that then gets metrics: the numbers of compiled `graphs` and of `graph_breaks`, and
-    `graph_break_reasons`, a table of `reason` (its first line) and `count`."""
+    What this process has compiled needs a reset first. At the block's end, what it has compiled is copied to
+    $TORCHINDUCTOR_CACHE_DIR, if set; PyTorch sets that when it first compiles. Yields a dict that then gets metrics:
+    the numbers of compiled `graphs` and of `graph_breaks`, and `graph_break_reasons`, a table of `reason` (its first
+    line) and `count`."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 

@@ -21,6 +21,7 @@ from lib.instruments import container, processor
 from lib.timing import HostClock
 
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
+NEEDS_CUDA = "tf32 needs a CUDA device of compute capability 8.0 or more"
 FLUSH_LEAST_BYTES = 256 * 2**20  # some GPUs' caches are larger than what they report as their second level
 FLUSH_TIMES = 4  # caches' sizes to read: with fewer, one that does not evict the oldest may keep lines of the case
 GPU_LEAST_S = 0.2  # of warming up and of sampling; Triton's do_bench and nvbench last as long or less
@@ -30,7 +31,7 @@ MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com
 
 
 class EventClock(HostClock):
-    """Record an event of the device at each mark; wait only before and after the iteration."""
+    """Record an event at each mark; wait only before and after the iteration."""
 
     def __init__(self, event: Callable, synchronize: Callable[[], None], now: Callable[[], int] = time.perf_counter_ns):
         super().__init__(now, synchronize, timing.BATCHED_NS, GPU_LEAST_S)
@@ -67,8 +68,12 @@ class Cpu:
 
     def lacks(self, precision: str) -> str | None:
         """Return why the device cannot compute in a precision, or None."""
+        has_products = torch.ops.mkldnn._is_mkldnn_bf16_supported()
         if precision == "tf32":
-            return "tf32 needs a CUDA device of compute capability 8.0 or more"
+            nearest = " (nearest: bf16_products)" if has_products else ""
+            return f"{NEEDS_CUDA}{nearest}"
+        if precision == "bf16_products" and not has_products:
+            return "bf16_products needs a CPU whose fp32 products oneDNN may compute in bf16"
         return None
 
     def capability(self) -> tuple[int, int] | None:
@@ -85,7 +90,7 @@ class Cpu:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[dict[str, list]]:
-        """Yield a dict that gets readings of clock, temperature and power during the block.
+        """Yield a dict that gets clock, temperature and power during the block.
 
         A CPU has none of these."""
         yield {}
@@ -126,11 +131,15 @@ class Cuda(Cpu):
         return "PyTorch sees no CUDA device"
 
     def lacks(self, precision: str) -> str | None:
+        if precision == "bf16_products":
+            return "bf16_products is for CPUs (nearest: tf32)"
         if self.capability() >= NATIVE_BF16:
             return None
+        if precision == "tf32":
+            return NEEDS_CUDA
         if precision == "bf16":
             return "bf16 is only emulated below compute capability 8.0"
-        return super().lacks(precision)
+        return None
 
     def hardware(self) -> str:
         return torch.cuda.get_device_name()
@@ -225,6 +234,11 @@ class Mps(Cpu):
         if torch.backends.mps.is_available():
             return None
         return "PyTorch sees no Apple GPU"
+
+    def lacks(self, precision: str) -> str | None:
+        if precision in ("tf32", "bf16_products"):
+            return f"{precision} is not for Apple's GPU (nearest: bf16)"
+        return None
 
     def free_bytes(self) -> int:
         """Return what Metal recommends to use at most, less what live tensors use."""

@@ -29,7 +29,7 @@ ALLOWED_VARIABLES = (
 
 
 def compiler_missing(device: str) -> str | None:
-    """Return why torch.compile and Triton cannot work here, or None if nothing is seen to be missing.
+    """Return why torch.compile and Triton cannot work here, or None.
 
     What they write, C++ for a CPU and launchers in C for CUDA, includes Python's headers. Triton takes $CC alone if it
     is set, and else gcc or clang. PyTorch takes its C++ compiler's command apart as a shell would."""
@@ -48,7 +48,7 @@ def compiler_missing(device: str) -> str | None:
 
 
 def cores() -> int:
-    """Return how many logical cores this process may use; a quota is rounded down to at least 1."""
+    """Count the cores that this process may use: those of its quota, at least 1."""
     offered = os.cpu_count()
     # macOS cannot keep a process to some of the cores
     if hasattr(os, "sched_getaffinity"):
@@ -64,9 +64,9 @@ def keep_quota() -> None:
 
 
 def machine(device: str) -> str:
-    """Return the name of the hardware, which names its records, as nvidia-h200-1f3a or xeon-2c-09be.
+    """Return the name of the hardware: nvidia-h200-1f3a or xeon-2c-09be.
 
-    Its last four digits are a digest of what tells it from other hardware of the same slug."""
+    It names the records. Its last four digits are a digest of what tells it from other hardware of the same slug."""
     if device != "cpu":
         slug = re.sub(r"[^a-z0-9]+", "-", on(device).hardware().lower()).strip("-")
         traits = [on(device).hardware(), on(device).facts().get("gpu_memory_mib")]

@@ -1,4 +1,4 @@
-"""Sort kernels of libraries and torch.compile, and a CPU's operators, into classes by name."""
+"""Sort kernels, and a CPU's operators, into classes by name."""
 
 import functools
 import re

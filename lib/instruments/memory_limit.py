@@ -35,7 +35,7 @@ def limited(processes: int = 1, device: str = "cpu") -> Iterator[int | None]:
 
 
 def offered_bytes(processes: int = 1) -> int:
-    """Return how much memory this process may have, on Linux, within the limits of its user and container.
+    """Return the bytes that this process may have on Linux.
 
     It is what the process has now and its part of nine tenths of what is free; so many `processes` divide that (slots
     or ranks)."""

@@ -1,4 +1,4 @@
-"""Tell what a training step keeps in memory: at its peak, for its backward pass, and by owner."""
+"""Tell what a training step keeps in memory: at its peak, for backward, by owner."""
 
 import contextlib
 import gc
@@ -63,7 +63,7 @@ def _phases(history: History) -> pd.DataFrame:
 
 
 def _allocations(history: History) -> pd.DataFrame:
-    """Tabulate the allocations; `phase`, the index of the mark that ends it, becomes its name."""
+    """Tabulate the allocations, with the name of the phase for its index."""
     allocations = pd.DataFrame(history.allocations)
     names = [phase for phase, _, _ in history.marks]
     allocations["phase"] = allocations["phase"].map(dict(enumerate(names)))
@@ -144,7 +144,7 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
 
 @contextlib.contextmanager
 def _innermost_module(model: nn.Module) -> Iterator[Callable[[], str]]:
-    """Yield a function that names the innermost module that runs, "loss" outside of all."""
+    """Yield a function that names the innermost module that runs, or "loss"."""
     # layers.0 and layers.1 share one name, layers.*
     names = {module: re.sub(r"\.\d+", ".*", name) or type(model).__name__ for name, module in model.named_modules()}
     running = ["loss"]
@@ -182,7 +182,7 @@ def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str,
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """Return the tensor itself, or the one that it wraps, as a distributed tensor does."""
+    """Return the tensor, or the one that it wraps, as a distributed tensor does."""
     while is_traceable_wrapper_subclass(tensor):
         tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
     return tensor

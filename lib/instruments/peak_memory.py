@@ -1,4 +1,4 @@
-"""Follow an iteration's memory, and measure its peaks; recognise that memory ran out."""
+"""Follow an iteration's memory, measure its peaks, recognise that it ran out."""
 
 import itertools
 import math
@@ -109,7 +109,7 @@ class History(TorchDispatchMode):
         return result
 
     def _see(self, leaf, operator: str) -> None:
-        """Note a storage that is new or resized; a new one without an `operator` was there before."""
+        """Note a new or resized storage; without `operator` it was there before."""
         # a wrapper around other tensors holds no memory of its own
         if not isinstance(leaf, torch.Tensor) or leaf.is_meta or is_traceable_wrapper_subclass(leaf):
             return
@@ -163,7 +163,7 @@ class History(TorchDispatchMode):
 
 
 def follow(iteration: Iteration, module_name: Callable[[], str] = lambda: "") -> History:
-    """Run one iteration, and return its history; `module_name` names the module that runs."""
+    """Run one iteration, and return its history."""
     with History(module_name) as history:
         iteration(history.mark)
     return history

@@ -30,10 +30,10 @@ NODE = "autograd::engine::evaluate_function"  # in which the engine runs one nod
 def profile(
     iteration: Iteration, device: str, before: Callable[[], None], count: int, parts: Sequence[str] = ()
 ) -> dict:
-    """Return the `metrics` of `count` profiled iterations, after one unrecorded and one discarded one.
+    """Return the `metrics` of `count` profiled iterations.
 
-    `before` runs before each, outside its phases. `parts` are ranges of torch.profiler.record_function inside the first
-    phase."""
+    They follow one that is not recorded and one that is discarded. `before` runs before each, outside its phases.
+    `parts` are ranges of torch.profiler.record_function inside the first phase."""
 
     def run() -> None:
         before()
@@ -139,7 +139,7 @@ def _windows(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _inside(calls: pd.DataFrame, spans: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
-    """Return the calls that began inside a span, with the further columns of that span."""
+    """Return the calls that began inside a span, with that span's columns."""
     # each call gets the last span that began before it, which may have ended before it, too
     in_order = calls.sort_values("at_us", kind="stable")
     placed = pd.merge_asof(in_order, spans.sort_values("at_us"), on="at_us", by=by, suffixes=("", "_of_span"))
@@ -174,10 +174,10 @@ def _kernels(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _durations(windows: pd.DataFrame, calls: pd.DataFrame, device: str) -> pd.DataFrame:
-    """Tabulate the milliseconds of each iteration, a row, and phase, a column; on a CPU from mark to mark.
+    """Tabulate the milliseconds of each iteration, a row, and phase, a column.
 
-    On a GPU a phase ends with the last kernel launched in it, as an event on the stream would show. It begins at the
-    end of the phase before, or at the iteration's begin."""
+    On a CPU a phase lasts from mark to mark. On a GPU a phase ends with the last kernel launched in it, as an event on
+    the stream would show. It begins at the end of the phase before, or at the iteration's begin."""
     begins_us = windows["at_us"]
     ends_us = windows["end_us"]
     if device != "cpu":

@@ -8,7 +8,6 @@
 
 import contextlib
 import functools
-import itertools
 import math
 import weakref
 from collections.abc import Iterator
@@ -32,11 +31,15 @@ VARIANTS = {
 class DistributedDataParallel(nn.Module):
     """Average the gradients of a module over all ranks.
 
-    Its parameters are of one type. All ranks start with the weights and buffers of rank 0. Call
-    `finish_gradient_synchronization` between the backward pass and the optimizer's step. A parameter without a gradient
-    has one of zeros then, unless it was frozen. Gradients of several parameters that travel together are views of one
-    buffer. Gradients of several passes add up, each a forward and a backward pass; all but the last in `no_sync` send
-    nothing. The hooks end with this wrapper, and send only after a forward pass through it.
+    All ranks start with the weights and buffers of rank 0. Call `finish_gradient_synchronization` between the backward
+    pass and the optimizer's step.
+
+    - A parameter without a gradient has one of zeros then.
+    - Layers may be frozen and released between passes, on all ranks alike; frozen ones get no gradient.
+    - Gradients that travel together are views of one buffer.
+    - Gradients of several passes add up, each a forward and a backward pass. Those in `no_sync` send nothing, and the
+      last must be outside of it.
+    - The hooks end with this wrapper, and send only after a forward pass through it.
 
     On two ranks an fp32 step has the bits of one process that averages the gradients of both halves of the batch. One
     backward pass over the whole batch adds up in another order inside its products, and agrees to rounding.
@@ -50,23 +53,21 @@ class DistributedDataParallel(nn.Module):
         self.variant = variant
         # the largest bucket; 0 leaves every gradient by itself
         most_bytes = {"naive": 0.0, "overlap": 0.0, "flat": math.inf, "bucketed": bucket_mib * 2**20}
-        # gradients are ready about in the reverse order of the parameters
-        params = [param for param in module.parameters() if param.requires_grad]
-        self.buckets = _buckets(params[::-1], most_bytes[variant])
+        self.most_bytes = most_bytes[variant]
+        self.buckets: list[list[nn.Parameter]] = []
+        self._trained: dict[nn.Parameter, torch.dtype] = {}
+        self._with_hook: set[nn.Parameter] = set()
         self._ready: set[Tensor] = set()  # parameters that have their gradient
         self._pending: list[dist.Work] = []  # of the first buckets
         self._sends_in_backward = True
         self._is_armed = False  # a forward pass went through this wrapper, and its gradients may be sent
-        if variant in ("overlap", "bucketed"):
-            # a proxy, since the garbage collector cannot look into a hook: one that held this module would keep it
-            hook = functools.partial(DistributedDataParallel._on_gradient, weakref.proxy(self))
-            for param in params:
-                weakref.finalize(self, param.register_post_accumulate_grad_hook(hook).remove)
+        self._fill_buckets()
 
     def forward(self, *inputs, **named):
         if torch.is_grad_enabled():
             # what an earlier pass has averaged stays so, and one that failed half-way leaves nothing
             self._wait()
+            self._fill_buckets()
             self._is_armed = self._sends_in_backward
         return self.module(*inputs, **named)
 
@@ -87,10 +88,26 @@ class DistributedDataParallel(nn.Module):
             if self.variant == "naive":
                 self._pending[-1].wait()
         self._wait()
-        for param in itertools.chain(*self.buckets):
-            # frozen after it was wrapped: zeros would let an optimizer decay it
-            if not param.requires_grad:
-                param.grad = None
+
+    def _fill_buckets(self) -> None:
+        """Divide the parameters that are trained, of each type by themselves.
+
+        They change as layers are frozen, released, or rounded."""
+        trained = {param: param.dtype for param in self.module.parameters() if param.requires_grad}
+        if trained == self._trained:
+            return
+        self._trained = trained
+        self.buckets = []
+        for dtype in dict.fromkeys(trained.values()):
+            # gradients are ready about in the reverse order of the parameters
+            alike = [param for param in reversed(trained) if param.dtype == dtype]
+            self.buckets += _buckets(alike, self.most_bytes)
+        if self.variant in ("overlap", "bucketed"):
+            # a proxy, since the garbage collector cannot look into a hook: one that held this module would keep it
+            hook = functools.partial(DistributedDataParallel._on_gradient, weakref.proxy(self))
+            for param in trained.keys() - self._with_hook:
+                weakref.finalize(self, param.register_post_accumulate_grad_hook(hook).remove)
+                self._with_hook.add(param)
 
     def _wait(self) -> None:
         """Wait for what is on its way, and begin anew."""
@@ -109,12 +126,8 @@ class DistributedDataParallel(nn.Module):
         if param in self._ready:
             raise RuntimeError("backward ran again before finish_gradient_synchronization")
         self._ready.add(param)
-        while len(self._pending) < len(self.buckets) and self._is_full(self.buckets[len(self._pending)]):
+        while len(self._pending) < len(self.buckets) and self._ready.issuperset(self.buckets[len(self._pending)]):
             self._start_next()
-
-    def _is_full(self, bucket: list[nn.Parameter]) -> bool:
-        """Return True if all gradients are there that can come."""
-        return all(param in self._ready or not param.requires_grad for param in bucket)
 
     def _start_next(self) -> None:
         bucket = self.buckets[len(self._pending)]
@@ -122,7 +135,7 @@ class DistributedDataParallel(nn.Module):
 
 
 def _buckets(params: list[nn.Parameter], most_bytes: float) -> list[list[nn.Parameter]]:
-    """Divide parameters into buckets of one, or of at most `most_bytes`."""
+    """Divide parameters of one type into buckets of one, or of at most `most_bytes`."""
     buckets: list[list[nn.Parameter]] = []
     bucket_bytes = 0
     for param in params:

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.autograd.graph import register_multi_grad_hook
@@ -35,13 +34,15 @@ class FullySharded(nn.Module):
     layer is gathered before its forward and its backward pass, while the one before it computes, and freed after each:
     at most two are there. Its gradients are averaged and scattered after its backward pass. If layers compute in
     another order than they are listed, the result is right, but fewer transfers overlap and more layers can be there.
+    While a checkpoint of several layers computes them again, three are there. Layers may be compiled, not the wrapper.
     Parameters of no layer, or of several (tied weights), are there for the whole step. All ranks start with rank 0's
     weights and buffers.
 
     A parameter of two or more dimensions is sharded: `.data` is this rank's rows. Vectors, such as those of norms, are
     whole on every rank. After `backward` a parameter has a `.grad` of the shape and type of its `.data`; those of
     vectors are equal on all ranks. After `finish_gradient_synchronization` a parameter that had no gradient has zeros.
-    Several passes add up, each a forward and a backward pass; one that fails half-way drops all gradients.
+    Several passes add up, each a forward and a backward pass; one that fails half-way drops all gradients. All ranks
+    must call `torch.nn.utils.clip_grad_norm_` or GradScaler together, which then treat all alike.
 
     In a narrower `compute_dtype`, layers compute and travel in that type, as do gradients of matrices until they are
     averaged; those of vectors are averaged in their own type. Inputs of layers are converted.
@@ -53,16 +54,20 @@ class FullySharded(nn.Module):
     only. With tied weights, no other forward pass may run between a forward pass and its backward.
 
     Raises ValueError for a module that is wrapped already, TypeError for a layer that returns a dataclass, and
-    RuntimeError for a reentrant checkpoint of a layer, which would keep it gathered."""
+    RuntimeError for a reentrant checkpoint of a layer, which would keep it gathered, and for a parameter that its layer
+    changes in place."""
 
     def __init__(self, module: nn.Module, compute_dtype: torch.dtype | None = None):
         super().__init__()
-        if any(isinstance(part, FullySharded) for part in module.modules()):
-            raise ValueError("module: got one that has a FullySharded, expected one that is wrapped once")
+        if any(hasattr(part, "in_shards") for part in module.modules()):
+            raise ValueError("module: got one whose parameters are shards, expected one that is wrapped once")
+        for part in module.modules():
+            part.in_shards = True
         collectives.from_rank_0(module)
         self.module = module
         self.compute_dtype = compute_dtype
-        self._in_backward = False
+        # during a backward pass, the layer whose gradient came last
+        self._backward_place: int | None = None
         self._without_grad: set[int] = set()  # layers whose last forward pass kept no graph
         self._layers: list[list[Shard]] = []
         layers = list(dict.fromkeys(_computing(module)))
@@ -83,7 +88,7 @@ class FullySharded(nn.Module):
     def forward(self, *inputs, **named):
         if torch._C._current_graph_task_id() != -1:
             raise RuntimeError("checkpoint: got the wrapper inside a backward pass, expected its layers")
-        if self._in_backward:
+        if self._backward_place is not None:
             self._drop_backward()
         # an interrupted step may have left whole parameters
         self._free()
@@ -98,34 +103,19 @@ class FullySharded(nn.Module):
         # what is changed in place from now on is this rank's rows
         for shard in self._shards:
             shard.show_own()
-        for tensor in _differentiable(output):
-            # a proxy, as in `ddp`: the garbage collector cannot look into a hook
-            tensor.register_hook(functools.partial(FullySharded._begin_backward, weakref.proxy(self)))
+        self._watch(output, len(self._layers))
         return output
 
     def finish_gradient_synchronization(self) -> None:
         """Give zeros to parameters without a gradient, as in `ddp`: optimizers treat all ranks' alike."""
         for shard in self._shards:
             if shard.param.grad is None and shard.param.requires_grad:
-                shard.param.grad = torch.zeros_like(shard.param)
+                shard.gradient = torch.zeros_like(shard.param)
+                shard.show_gradient()
 
-    @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Scale the gradients of all ranks to a common norm of at most `max_norm`; return the norm before.
-
-        `torch.nn.utils.clip_grad_norm_` would take the norm of this rank's rows alone."""
-        norm = self._norm(norm_type)
-        nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, norm)
-        return norm
-
-    def _norm(self, norm_type: float) -> Tensor:
-        """Return the norm of all ranks' gradients; of vectors all ranks have the same."""
-        gradients = [shard.param.grad for shard in self._shards if shard.is_divided and shard.param.grad is not None]
-        norms = nn.utils.get_total_norm(gradients, norm_type)[None].repeat(dist.get_world_size())
-        norms = norms.to(self._shards[0].param.device)
-        dist.all_to_all_single(norms, norms.clone())
-        vectors = [shard.param.grad for shard in self._shards if not shard.is_divided and shard.param.grad is not None]
-        return nn.utils.get_total_norm([norms, *vectors], norm_type)
+        """Clip gradients to a common norm, and return the norm before, as torch's does."""
+        return nn.utils.clip_grad_norm_(self.parameters(), max_norm, norm_type)
 
     def gather_full_parameters(self) -> dict[str, Tensor]:
         """Return the plain module's state dict in its types; all ranks must call it."""
@@ -137,11 +127,15 @@ class FullySharded(nn.Module):
         return state
 
     def load_full_parameters(self, state: dict[str, Tensor]) -> None:
-        """Load the plain module's state dict. Raises ValueError for names that differ."""
+        """Load the plain module's state dict. Raises ValueError for names or shapes that differ."""
         shards = {shard.param: shard for shard in self._shards}
         own = self.module.state_dict(keep_vars=True)
         if different := own.keys() ^ state.keys():
             raise ValueError(f"state: got or lacks {', '.join(sorted(different))}, expected the names of the module")
+        for name, value in own.items():
+            whole = shards[value].whole if value in shards else value
+            if state[name].shape != whole.shape:
+                raise ValueError(f"{name}: got {tuple(state[name].shape)}, expected {tuple(whole.shape)}")
         for name, value in own.items():
             if value in shards:
                 shards[value].load(state[name])
@@ -174,34 +168,26 @@ class FullySharded(nn.Module):
 
     def _end_backward(self) -> None:
         """Average what is left, and give each parameter the gradient of its part."""
-        self._in_backward = False
+        self._backward_place = None
         self._reduce(self._shards)
         for shard in self._shards:
             shard.take_average()
             shard.free()
             shard.show_gradient()
-        if self.compute_dtype == torch.float16:
-            self._spread_infinity()
 
     def _drop_backward(self) -> None:
         """Leave a backward pass that failed half-way, without any gradient."""
-        self._in_backward = False
+        self._backward_place = None
         for shard in self._shards:
             shard.take_average()
             shard.gradient = None
             shard.param.grad = None
 
-    def _spread_infinity(self) -> None:
-        """Let all ranks have a gradient that is not finite where any has: GradScaler decides by its own rank's."""
-        gradients = [shard.param.grad for shard in self._shards if shard.param.grad is not None]
-        poison = self._norm(2.0) * 0  # zero, or no number
-        if gradients:
-            max(gradients, key=Tensor.numel).add_(poison)
-
+    @torch.compiler.disable
     def _before_forward(self, place: int, module: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
         """Gather a layer and begin with the next; return its inputs."""
         near = self._layers[place : place + 2]
-        if self._in_backward:  # a checkpoint computes it again
+        if self._backward_place is not None:  # a checkpoint computes it again
             near = near[:1]
             if place in self._without_grad and torch.is_grad_enabled():
                 # the graph would begin here, and no hook would free the layer
@@ -216,24 +202,32 @@ class FullySharded(nn.Module):
             shard.show_whole()
         return self._converted(inputs, named)
 
+    @torch.compiler.disable
     def _after_forward(self, place: int, module: nn.Module, inputs, output) -> None:
-        """Free a layer, and prepare for its backward pass."""
-        if self._in_backward:
-            return
-        tensors = _differentiable(output)
-        if tensors:
-            hook = functools.partial(FullySharded._before_backward, weakref.proxy(self), place)
-            register_multi_grad_hook(tensors, hook, mode="any")
-        is_last = place == len(self._layers) - 1
-        # the backward pass begins with the last layer, which can stay
-        if not (tensors and is_last):
+        """Free a layer, unless its backward pass comes next."""
+        if self._backward_place is None:
+            # the backward pass begins with the last layer, which can stay
+            is_next = self._watch(output, place) and place == len(self._layers) - 1
+        else:
+            is_next = place == self._backward_place
+        if not is_next:
             for shard in self._layers[place]:
                 shard.free()
 
-    def _begin_backward(self, _: Tensor) -> None:
-        """Set gradients of earlier passes aside, at the first hook of a pass: the output's or a layer's."""
-        if not self._in_backward:
-            self._in_backward = True
+    def _watch(self, output, place: int) -> bool:
+        """Prepare for the backward pass of a layer; return False if there is none."""
+        tensors = _differentiable(output)
+        if tensors:
+            # a proxy, as in `ddp`: the garbage collector cannot look into a hook
+            hook = functools.partial(FullySharded._before_backward, weakref.proxy(self), place)
+            register_multi_grad_hook(tensors, hook, mode="any")
+        return bool(tensors)
+
+    def _before_backward(self, place: int, gradient: Tensor) -> None:
+        """Free the layer after this one, gather this one and the one before.
+
+        The place after the last layer is that of the wrapper's output."""
+        if self._backward_place is None:
             # as PyTorch's: gradients are there when `backward` returns
             Variable._execution_engine.queue_callback(self._end_backward)
             for shard in self._shards:
@@ -241,10 +235,7 @@ class FullySharded(nn.Module):
             for shard in self._rest:
                 shard.gather()
                 shard.show_whole()
-
-    def _before_backward(self, place: int, gradient: Tensor) -> None:
-        """Free the layer after this one, gather this one, and begin to gather the one before."""
-        self._begin_backward(gradient)
+        self._backward_place = place
         if place + 1 < len(self._layers):
             following = self._layers[place + 1]
             for shard in following:
@@ -254,8 +245,9 @@ class FullySharded(nn.Module):
         for shard in itertools.chain(*reversed(near)):
             if shard.is_read_in_backward:
                 shard.gather()
-        for shard in self._layers[place]:
-            shard.show_whole()
+        if place < len(self._layers):
+            for shard in self._layers[place]:
+                shard.show_whole()
 
 
 def _computing(module: nn.Module) -> Iterator[nn.Module]:
@@ -274,4 +266,6 @@ def _differentiable(output) -> list[Tensor]:
         if dataclasses.is_dataclass(leaf):
             raise TypeError(f"output: got {type(leaf).__name__}, expected tensors in lists, tuples and dicts")
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    # a view that is changed in place loses its hooks, and its base keeps them; a parameter would gather them
+    tensors += [tensor._base for tensor in tensors if tensor._is_view() and not tensor._base.is_leaf]
     return [tensor for tensor in tensors if tensor.requires_grad]

@@ -40,6 +40,7 @@ class Shard:
         # of this rank's rows: the gradient of earlier backward passes, and then with that of this one
         self.gradient: Tensor | None = None
         self.is_whole = False  # what the parameter shows
+        self.version = 0  # counts changes in place
         self.param.data = self.local
         self.free()
 
@@ -59,12 +60,16 @@ class Shard:
         self._read_own()
         self.param.data = self.whole
         self.is_whole = True
+        self.version = self.param._version
 
     def show_own(self) -> None:
-        """Let the parameter be this rank's rows."""
-        if self.is_whole:
-            self.param.data = self.local
-            self.is_whole = False
+        """Let the parameter be this rank's rows. Raises RuntimeError if the whole one was changed in place."""
+        if not self.is_whole:
+            return
+        self.param.data = self.local
+        self.is_whole = False
+        if self.param._version != self.version:
+            raise RuntimeError("parameter: got a change in place while its layer computes, expected it between passes")
 
     def free(self) -> None:
         """Let the parameter be this rank's rows, and free the memory of the whole one."""
@@ -96,9 +101,9 @@ class Shard:
             return
         self.param.grad = None
         if not self.is_divided:
-            average = gradient.to(self.local.dtype).contiguous()
+            gradient = gradient.to(self.local.dtype).contiguous()
             # as `scatter` returns it: one row, whose mean is itself
-            self.reducing = (collectives.average(average), average[None])
+            self.reducing = (collectives.average(gradient), gradient[None])
             return
         if gradient.shape != self.padded.shape:
             padded = gradient.new_zeros(self.padded.shape)
@@ -120,6 +125,8 @@ class Shard:
 
     def show_gradient(self) -> None:
         """Give the parameter, now this rank's rows, the gradient of all backward passes."""
+        if self.is_divided and self.gradient is not None:
+            self.gradient = self.gradient.as_subclass(Rows)
         self.param.grad = self.gradient
         self.gradient = None
 
@@ -142,3 +149,37 @@ class Shard:
     def _finish_gathering(self) -> None:
         while self.gathering:
             self.gathering.pop().wait()
+
+
+class Rows(Tensor):
+    """Hold this rank's rows of a gradient, with the norm of all ranks' rows.
+
+    So `clip_grad_norm_` and GradScaler come to the same result on all ranks, which must all call them. What is computed
+    of it is a plain tensor."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, inputs=(), named=None):
+        if function is torch._foreach_norm:
+            return [torch.linalg.vector_norm(rows, *inputs[1:]) for rows in inputs[0]]
+        with torch._C.DisableTorchFunctionSubclass():
+            if function is torch.linalg.vector_norm:
+                return _norm_of_ranks(*inputs, **named or {})
+            result = function(*inputs, **named or {})
+            if function is torch._amp_foreach_non_finite_check_and_unscale_:
+                # whether any value is infinite or no number
+                dist.all_reduce(inputs[1], dist.ReduceOp.MAX)
+            return result
+
+    def __deepcopy__(self, memo: dict) -> Tensor:
+        return self.clone()
+
+
+def _norm_of_ranks(rows: Tensor, *order, **named) -> Tensor:
+    """Return the norm of all ranks' rows."""
+    own = rows.new_zeros(())
+    # the maximum of none is not defined
+    if rows.numel():
+        own = torch.linalg.vector_norm(rows, *order, **named)
+    norms = own.new_empty(dist.get_world_size())
+    collectives.all_gather(norms, own[None])
+    return torch.linalg.vector_norm(norms, *order, **named)

@@ -26,7 +26,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         # it sees all parameters once, since some look at their shapes, and has the defaults of what `kwargs` leave out
         self.inner = optimizer_cls(params, **kwargs)
         super().__init__([dict(group) for group in self.inner.param_groups], self.inner.defaults)
-        self.inner.param_groups = []
+        self.inner.param_groups = self._own_groups()
         self.state = self.inner.state
 
     def __getstate__(self) -> dict:
@@ -73,11 +73,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if (rank, world) != (dist.get_rank(), dist.get_world_size()):
             own = f"rank {dist.get_rank()} of {dist.get_world_size()}"
             raise ValueError(f"state_dict: got the share of rank {rank} of {world}, expected that of {own}")
-        super().load_state_dict(state_dict)
+        # some optimizers keep states of another type than the parameter's
+        self.inner.param_groups = [dict(group) for group in self.param_groups]
+        self.inner.load_state_dict(state_dict)
+        self.param_groups = self.inner.param_groups
+        self.state = self.inner.state
         for param, owner in self.owners.items():
             if owner != dist.get_rank():
                 self.state.pop(param, None)
-        self.inner.state = self.state
+        self.inner.param_groups = self._own_groups()
 
     def _own_groups(self) -> list[dict]:
         """Return the groups' settings with this rank's parameters."""

@@ -124,9 +124,9 @@ def publish(machine: str) -> dict[str, str]:
 
 
 def as_markdown(notebook: NotebookNode, facts: Mapping[str, object], folder: Path) -> str:
-    """Export the joined notebook, which it changes, as Markdown, with figures as files below a folder.
+    """Export the joined notebook as Markdown, with figures as files.
 
-    `facts` are those of `page.facts`."""
+    The files are below a folder, and the notebook is changed. `facts` are those of `page.facts`."""
     # marks around chapters are for the page alone
     notebook.cells = [cell for cell in notebook.cells if cell.metadata.get("raw_mimetype") != "text/html"]
     contents = []

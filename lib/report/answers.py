@@ -7,7 +7,6 @@ An answer is a sentence with a key. The notebook shows it, and keeps it in the m
 import html
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from IPython import get_ipython
@@ -68,13 +67,6 @@ def collect(notebook: NotebookNode) -> dict[str, str]:
             if metadata.get("figure"):
                 collected[f"figure:{metadata['figure']}"] = SVG.search(output.data["text/html"])[0]
     return collected
-
-
-def quote(answers: Mapping[str, str], key: str) -> str:
-    """Return the answer or figure of this key; NotMeasured if nobody gave it."""
-    if key not in answers:
-        raise records.NotMeasured(f"the answer {key!r}")
-    return answers[key]
 
 
 def file(machine: str) -> Path:

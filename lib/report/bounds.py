@@ -1,4 +1,4 @@
-"""Bound times by the best rates of products and of memory that the same machine was seen to reach.
+"""Bound times by the best rates that the same machine was seen to reach.
 
 This is the roofline (Williams, Waterman and Patterson 2009). A ceiling is the best rate that any round's median
 reached, so that no code beats it but by a cache or by noise.
@@ -41,7 +41,7 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
 
 
 def load_ceilings(machine: str) -> pd.DataFrame:
-    """Load the records of a machine's ceilings, an empty frame with their columns where there are none."""
+    """Load the records of a machine's ceilings; without any, an empty frame."""
     # a notebook may tell what it has just measured by hand, of a machine without records
     if machine not in records.machines():
         return records.frame("ceilings", [])
@@ -49,9 +49,9 @@ def load_ceilings(machine: str) -> pd.DataFrame:
 
 
 def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return the best FLOP/s by device and precision, and the best bytes a second by device.
+    """Return the best FLOP/s by device and precision, and bytes/s by device.
 
-    A rate is that of the median of one round, and of any operation and library."""
+    A rate is that of the median of one round, and of any operation."""
     ceilings = ceilings[ceilings["status"] == "ok"]
     # a sweep may have measured products alone, or memory alone
     facts = ceilings.columns.union(["total_ms", "flops", "moved_bytes"], sort=False)
@@ -72,9 +72,9 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def call_us(machine: str) -> pd.Series:
-    """Return the time in µs of a call that computes next to nothing, by device; on CUDA it is a launch.
+    """Return the µs of a call that computes next to nothing, by device.
 
-    It is the geometric mean of the rounds' medians, and empty where it was not measured."""
+    On CUDA it is a launch. It is the geometric mean of the rounds' medians, and empty where it was not measured."""
     ceilings = load_ceilings(machine)
     calls = ceilings[(ceilings["operation"] == "call") & (ceilings["status"] == "ok")]
     # a sample is the time of a thousand calls in ms, which is that of one in µs
@@ -83,12 +83,12 @@ def call_us(machine: str) -> pd.Series:
 
 
 def _rates(rows: pd.DataFrame, metric: str, amounts: pd.Series) -> pd.Series:
-    """Return an amount of FLOPs or bytes a second, at the median time of each record in ms."""
+    """Return a rate: FLOPs or bytes a second, at each record's median time in ms."""
     return 1e3 * amounts / rows[metric].map(np.median, na_action="ignore").astype(float)
 
 
 def list_phases(experiment: str, table: pd.DataFrame) -> Sequence[tuple[pd.Series, pd.Series]]:
-    """Return the FLOPs and least bytes of each phase that the cases run; none for other experiments."""
+    """Return the FLOPs and least bytes of each phase that the cases run, if known."""
     nothing = pd.Series(0.0, table.index)
     if experiment == "adam":
         return [(nothing, table["moved_bytes"])]
@@ -116,9 +116,10 @@ def list_phases(experiment: str, table: pd.DataFrame) -> Sequence[tuple[pd.Serie
 
 
 def precisions(table: pd.DataFrame) -> pd.Series:
-    """Return the arithmetic of each case's products, without a precision among its fields or switches fp32."""
+    """Return the arithmetic of each case's products: its precision, or else fp32."""
     if "precision" in table:
         return table["precision"]
     if "switches" in table:
-        return table["switches"].str.contains("bf16").map({True: "bf16", False: "fp32"})
+        # a switch of this kind has the name of its precision
+        return table["switches"].str.extract(r"\b(bf16_products|bf16)\b", expand=False).fillna("fp32")
     return pd.Series("fp32", table.index)

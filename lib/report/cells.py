@@ -21,7 +21,7 @@ TEXT = 9  # the level of what is no heading, below all of them
 
 
 def cells_of_page(notebook: NotebookNode) -> list[NotebookNode]:
-    """Return markdown cells, split at each heading, and a cell for each code cell with outputs.
+    """Split markdown cells at each heading; keep code cells with outputs.
 
     The code of cells that show nothing stands with that of the next one that does."""
     cells = []
@@ -103,5 +103,5 @@ def line(text: str) -> NotebookNode:
 
 
 def is_line(output: NotebookNode) -> bool:
-    """Tell if an output is a line that warns or says what is missing, as an empty table does."""
+    """Tell if an output warns or says what is missing, as an empty table does."""
     return output.get("data", {}).get("text/html", "").startswith(LINE)

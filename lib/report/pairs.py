@@ -9,7 +9,7 @@ from lib.stats import comparisons, estimates, verdicts
 
 
 def judge(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.DataFrame:
-    """Return the ratio of the baseline's time to each case's, of the whole and of each phase, judged.
+    """Judge the ratio of the baseline's time to each case's, whole and by phase.
 
     `used` are the records of one machine that are ok, each with the number of its `case`; `cases` has the fields of
     each case by that number. By hand a ratio has the error of its own pairs. Columns: `baseline`, and for the whole and
@@ -53,9 +53,9 @@ def _estimate(used: pd.DataFrame, phase: str, is_by_hand: bool) -> pd.DataFrame:
 
 
 def baseline(experiment: str, case: Mapping) -> str:
-    """Name a case's baseline by the value in which it differs: naive, not compiled, checkpoint 0.
+    """Name a case's baseline by the value in which it differs.
 
-    A case that ran in pairs without a baseline ran against itself."""
+    So it is naive, not compiled, checkpoint 0. A case that ran in pairs without a baseline ran against itself."""
     rival = catalog.baseline(experiment, case)
     if rival is None:
         return "itself"

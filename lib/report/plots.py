@@ -40,8 +40,8 @@ MARKERS = dict(zip(HUES, "Ds^v<>pho", strict=True))
 DASHES = {"": "-", "dashed": (0, (4, 1.5)), "dotted": (0, (1, 1.2)), "dashdot": (0, (4, 1.2, 1, 1.2))}
 STACK = ("sky", "blue", "orange", "green", "purple", "vermilion", "yellow", "grey")  # of the parts of a bar
 
-WIDTH = 5.0  # inches; the page scales a figure to the width of its column
-FONT = 10  # points, of all text: almost 10 pixels where a phone shows a figure 350 pixels wide
+WIDTH = 6.5  # inches; the page scales a figure to the width of its column
+FONT = 10  # points, of all text: 8 pixels where a phone shows a figure 390 pixels wide
 ROW = 0.28  # inches of height that one bar takes
 STYLE = {
     "axes.edgecolor": QUIET, "axes.facecolor": "none", "axes.labelsize": FONT, "axes.linewidth": 0.7,
@@ -55,13 +55,13 @@ STYLE = {
 
 
 def use_style() -> None:
-    """Let what a notebook draws from here on have the style of the report, whatever the user's own style is."""
+    """Give what a notebook draws from here on the style of the report."""
     mpl.rcdefaults()
     mpl.rcParams.update(STYLE)
 
 
 def palette(names: pd.Series) -> dict[object, str]:
-    """Return the colour of each name, for seaborn's `palette`: the catalogue's, or a free one."""
+    """Return each name's colour, for seaborn's `palette`: its own, or a free one."""
     return {name: HUES[hue] for name, hue, _ in _looks(names)}
 
 

@@ -1,4 +1,4 @@
-"""Format numbers at the edge: within sentences, and in captioned tables as HTML and pipe Markdown."""
+"""Format numbers within sentences, and in captioned tables of HTML and Markdown."""
 
 import html
 import math
@@ -28,7 +28,7 @@ Row = tuple | pd.Series | Mapping
 
 
 def ms(row: Row, name: str) -> str:
-    """Return the time `<name>_ms` of a row of the table with its unit: 69 (67 to 72) ms.
+    """Return the time `<name>_ms` of a row with its unit: 69 (67 to 72) ms.
 
     From 1,000 ms on it is in seconds. A time that is missing is a dash."""
     value, low, high = _triple(row, f"{name}_ms")
@@ -52,7 +52,7 @@ def number(row: Row, name: str) -> str:
 
 
 def mib(row: Row, name: str) -> str:
-    """Return the memory `<name>_mib` of a row of the table with its unit: 16.1 MiB; one that is missing is a dash."""
+    """Return the memory `<name>_mib` of a row: 16.1 MiB, or a dash."""
     value = _cell(row, f"{name}_mib")
     if math.isnan(value):
         return MISSING
@@ -60,7 +60,7 @@ def mib(row: Row, name: str) -> str:
 
 
 def times(row: Row, phase: str = "") -> str:
-    """Say how a row's speedup is to be understood: 3.3× (3.1 to 3.5) faster than naive.
+    """Say what a row's speedup means: 3.3× (3.1 to 3.5) faster than naive.
 
     A `phase`, such as "forward", compares that part of an iteration."""
     prefix = f"{phase}_" if phase else ""
@@ -104,7 +104,7 @@ def _join(value: str, low: str, high: str) -> str:
 
 
 def note(table: pd.DataFrame) -> str:
-    """Say what the rows of the table come from: rounds, samples, hardware, and what is noisy or stale."""
+    """Say what rows come from: rounds, samples, hardware, what is noisy or stale."""
     measured = table[table["rounds"] > 0]
     if measured.empty:
         return ""
@@ -175,7 +175,7 @@ def _has_values(frame: pd.DataFrame) -> bool:
 
 
 def _values(frame: pd.DataFrame) -> list[str]:
-    """List the columns with anything in them, without those that are the ends of another."""
+    """List the columns with anything in them, without the ends of another."""
     names = []
     for name in frame:
         is_end = str(name).endswith(("_low", "_high")) and name.rpartition("_")[0] in frame
@@ -199,7 +199,7 @@ def _kind(column: pd.Series) -> str:
 
 
 def _format(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
-    """Format the cells of a column, each as its value and its ends, "(67–72)" or empty."""
+    """Format the cells of a column: value, and ends "(67–72)" or empty."""
     ends = frame.reindex(columns=[f"{name}_low", f"{name}_high"])
     has_ends = ends.columns.isin(frame.columns).all()
     texts = []
@@ -232,7 +232,7 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Hold a table's texts: heads, the kind of each column, and rows of values with their ends."""
+    """Hold a table's texts: heads, kinds of columns, rows of values with ends."""
 
     caption: str
     note: str

@@ -1,6 +1,7 @@
-"""Make the plain table of an experiment: one row a case and machine, columns of numbers and texts only.
+"""Make the plain table of an experiment: one row a case and machine.
 
-Every sentence, figure and table of a chapter reads from it. What has no data is NaN, and no column is missing for it.
+Its columns are numbers and texts only. Every sentence, figure and table of a chapter reads from it. What has no data is
+NaN, and no column is missing for it.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,9 @@ BETWEEN = "between processes"
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a case and machine of records of one experiment, as `records.load` returns them.
+    """Return one row a case and machine of the records of one experiment.
+
+    The records are those that `records.load` returns.
 
     - The case's fields; `machine`, `hardware`, `rounds` (records used), `status` (the worst, in words; "" if any record
       is ok), `noisy` (records), `stale`. Of a case with fresh and stale records only the fresh ones are used.
@@ -69,10 +72,10 @@ def load(experiment: str, machine: str) -> pd.DataFrame:
 
 
 def unfold(records: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of the tables that records hold, such as `loops`, after the case's fields and `machine`.
+    """Return the rows of the tables that records hold, such as `loops`.
 
-    `columns` are those of such a table; where no record holds one, there are no rows. Of a case with fresh and stale
-    records only the fresh ones are used."""
+    The case's fields and `machine` come first. `columns` are those of such a table; where no record holds one, there
+    are no rows. Of a case with fresh and stale records only the fresh ones are used."""
     names = [*fields(records), "machine"]
     records = records.reindex(columns=[*names, "status", "stale", name]).astype({"stale": bool})
     holders = _usable(records, names).dropna(subset=name).reset_index(drop=True)
@@ -119,7 +122,7 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 
 def _usable(records: pd.DataFrame, case: list[str]) -> pd.DataFrame:
-    """Return the records that are ok, of each case, told apart by these columns, the fresh ones if it has any."""
+    """Return the records that are ok, of each case the fresh ones if it has any."""
     measured = records[records["status"] == "ok"]
     has_only_stale = measured.groupby(case, dropna=False)["stale"].transform("all").astype(bool)
     return measured[~measured["stale"] | has_only_stale]
@@ -179,14 +182,14 @@ def _is_fact(cells: pd.Series, case: pd.Series) -> bool:
 
 
 def _count_samples(used: pd.DataFrame) -> pd.Series:
-    """Return the fewest samples of any process of each case, of its time alone or in pairs."""
+    """Return the fewest samples of any process of each case, alone or in pairs."""
     times = used.reindex(columns=["total_ms", "paired_ms"])
     counts = times.map(len, na_action="ignore").bfill(axis="columns")["total_ms"].dropna()
     return counts.astype(int).groupby(used["case"]).min()
 
 
 def _bound(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return each case's bound in ms, and as a share of the time that its row tells, with the ends of that time."""
+    """Return each case's bound in ms, and its percentage of the row's time."""
     columns = pd.DataFrame({"bound_ms": np.nan}, index=table.index)
     if len(records):
         first = records.iloc[0]

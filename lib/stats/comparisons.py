@@ -125,13 +125,6 @@ def of_pairs(variant_ms: Sequence[float], baseline_ms: Sequence[float]) -> Measu
     return Measured((estimate,), len(logs), noise)
 
 
-def joined(processes: Sequence[Measured]) -> Measured:
-    """Return one ratio of several processes, at least one, from that of each."""
-    logs = tuple(log for process in processes for log in process.logs)
-    noise = math.sqrt(statistics.fmean(process.noise**2 for process in processes))
-    return Measured(logs, sum(process.n for process in processes), noise)
-
-
 def judged(rows: Sequence[Measured]) -> list[Comparison]:
     """Judge the ratios of one table together (Benjamini and Hochberg 1995).
 
@@ -180,5 +173,5 @@ def _variances(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _tail(t: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
-    """Return the probability that Student's t is at most `t`; 1 without degrees of freedom."""
+    """Return the probability that Student's t is at most `t`; 1 without freedom."""
     return np.nan_to_num(special.stdtr(freedoms, t), nan=1.0)

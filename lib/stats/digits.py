@@ -23,7 +23,7 @@ def number(value: float, uncertainty: float = math.nan) -> str:
 
 
 def last_place(value: float, uncertainty: float) -> int:
-    """Return the power of ten of the last digit that `number` shows without an exponent."""
+    """Return the power of ten of the last digit that `number` shows."""
     if math.isnan(value):
         return 0
     if value == 0:

@@ -42,9 +42,9 @@ def of_processes(logs: pd.Series, cases: pd.Series, noise: pd.Series | float = 0
 
 
 def geometric_means(medians: pd.Series, cases: pd.Series) -> pd.DataFrame:
-    """Return the geometric mean of each case's medians, all positive, with its 95% interval.
+    """Return the geometric mean of each case's medians with its 95% interval.
 
-    Columns: `value`, `low`, `high`; the ends are NaN where there is no error."""
+    All medians must be positive. Columns: `value`, `low`, `high`; the ends are NaN where there is no error."""
     estimates = of_processes(np.log(medians), cases)
     reach = estimates["error"] * t_reach(estimates["freedom"])
     ends = {"value": estimates["log"], "low": estimates["log"] - reach, "high": estimates["log"] + reach}
@@ -52,7 +52,7 @@ def geometric_means(medians: pd.Series, cases: pd.Series) -> pd.DataFrame:
 
 
 def without_vague_ends(estimates: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of a value and its ends, in this order, without ends that are too far apart to tell anything."""
+    """Drop the ends of intervals that are too wide to tell anything."""
     _, low, high = estimates.columns
     is_vague = estimates[high] > VAGUE * estimates[low]
     return estimates.assign(**{low: estimates[low].mask(is_vague), high: estimates[high].mask(is_vague)})

@@ -122,9 +122,9 @@ def order_statistics(samples: Sequence[float]) -> tuple[float, float]:
 
 @functools.cache
 def _rank(n: int) -> tuple[int, float]:
-    """Return the rank of the ends, from 1, and the part of the way to the next one inward.
+    """Return the rank of the ends, from 1, and the part of the way to the next.
 
-    The rank is 0 if there is none. The part is Hettmansperger's and Sheather's."""
+    The next one is inward. The rank is 0 if there is none. The part is Hettmansperger's and Sheather's."""
     below = special.bdtr(np.arange(n + 1), n, 0.5)  # probability that at most so many of n lie below the median
     rank = int(np.searchsorted(below, (1 - CONFIDENCE) / 2))
     if rank < 1:

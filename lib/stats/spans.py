@@ -1,4 +1,4 @@
-"""Format a value with the ends of its interval, each with the digits that the interval warrants.
+"""Format a value and its interval's ends with the digits that it warrants.
 
 >>> between(69.12, 67.2, 71.9)
 ('69', '67', '72')
@@ -13,7 +13,7 @@ LEAST_DIFFERENCE = 0.03  # of a ratio from one that must be seen
 
 
 def between(value: float, low: float, high: float) -> tuple[str, str, str]:
-    """Format a value and the ends of its interval to the first digit of half its width.
+    """Format a value and its interval's ends to the first digit of half its width.
 
     The ends are empty texts where they are unknown or equal. A value whose ends are unknown gets the digits of one that
     is known to 2%."""
@@ -25,7 +25,7 @@ def between(value: float, low: float, high: float) -> tuple[str, str, str]:
 
 
 def ratio_between(value: float, low: float, high: float) -> tuple[str, str, str]:
-    """Format a ratio and its ends as `between` does, with the digits that tell them from one.
+    """Format a ratio as `between` does, with the digits that tell it from one.
 
     No end reads 1.0 that is not, nor does a ratio more than 3% from one. At most one digit more is shown than the
     interval warrants."""

@@ -47,6 +47,6 @@ def drifts(values: np.ndarray) -> bool:
 
 
 def quiet(probe: Sequence[float], best: float) -> bool:
-    """Tell if a noise probe was neither slow beside the median `best` of good moments nor unsteady."""
+    """Tell if a noise probe was neither slow, beside `best`, nor unsteady."""
     low, middle, high = statistics.quantiles(probe, n=4)
     return middle <= SLOWEST_QUIET * best and high - low <= WIDEST_QUIET * middle

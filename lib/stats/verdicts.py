@@ -1,6 +1,7 @@
-"""Judge all ratios of one experiment on one machine together, so that a verdict is what its interval shows.
+"""Judge all ratios of one experiment on one machine together.
 
-A ratio is the baseline's time over the variant's: above one, the variant is faster.
+So a verdict is what its interval shows. A ratio is the baseline's time over the variant's: above one, the variant is
+faster.
 """
 
 import math
@@ -71,7 +72,7 @@ def judge(estimates: pd.DataFrame, counts: pd.Series) -> pd.DataFrame:
 
 
 def level(p: pd.Series) -> float:
-    """Return q max(R, 1) / m, the part of each interval's distribution that lies outside it.
+    """Return q max(R, 1) / m, the share of a distribution outside its interval.
 
     R of the m comparisons are what Benjamini and Hochberg find at q. A p of NaN is never found. Without any comparison
     it is q."""

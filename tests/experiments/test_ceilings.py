@@ -10,24 +10,22 @@ from lib.cost import flops
 from lib.experiments import case as measuring
 from lib.experiments import ceilings
 from lib.experiments.ceilings import Ceilings
+from lib.instruments import device
 from lib.model import SIZES
 from lib.timing import nothing
 from plain import measured
 
 WIDTH = SIZES["tiny"].d_model
-ONEDNN = pytest.param("onednn", marks=pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no oneDNN"))
 
 
-def ceiling(operation, rows=32, columns=WIDTH, precision="fp32", library="torch"):
-    return Ceilings(operation, rows, columns, precision, library, "cpu")
+def ceiling(operation, rows=32, columns=WIDTH, precision="fp32"):
+    return Ceilings(operation, rows, columns, precision, "cpu")
 
 
-@pytest.mark.parametrize("library", ["torch", ONEDNN])
 @pytest.mark.parametrize("operation", ["matmul", *ceilings.LINEAR, "products"])
-def test_products_are_right_and_their_flops_are_those_that_pytorch_counts(operation, library):
-    metrics = measured(ceiling(operation, library=library))
+def test_products_are_right_and_their_flops_are_those_that_pytorch_counts(operation):
+    metrics = measured(ceiling(operation))
     assert max(value[0] for name, value in metrics.items() if name.endswith("_error")) < 1e-4
-    assert ("paired_ms" in metrics) == (library == "onednn")
     with FlopCounterMode(display=False) as counter:
         ceiling(operation).setup().iteration(nothing)
     assert metrics["flops"] == counter.get_total_flops()
@@ -62,10 +60,17 @@ def test_a_wrong_product_of_any_kind_is_noticed(monkeypatch, call):
         measuring.check(measuring.Recording(ceiling("up")), work)
 
 
+@pytest.mark.usefixtures("former_precision")
+@pytest.mark.skipif(device.on("cpu").lacks("bf16_products") is not None, reason="no bf16_products")
+def test_products_in_the_mode_of_bf16_keep_their_values_in_fp32():
+    work = ceiling("up", precision="bf16_products").setup()
+    measuring.check(measuring.Recording(ceiling("up")), work)
+    assert {tensor.dtype for tensor in work.result().values()} == {torch.float32}
+    assert torch.get_float32_matmul_precision() == "medium"
+
+
 def test_impossible_cases_are_refused():
     with pytest.raises(ValueError, match=r"columns: got 100, expected the d_model of a size: 128, 768, "):
         ceiling("products", columns=100)
     with pytest.raises(ValueError, match="expected 1, 1 for operation call"):
         ceiling("call")
-    assert "one library" in ceiling("copy", library="onednn").unavailable()
-    assert "fp32 only" in ceiling("up", precision="bf16", library="onednn").unavailable()

@@ -14,7 +14,8 @@ CASE = Ladder("tiny", 16, 1, PLAIN, False, "cpu")
     ("switches", "message"),
     [
         ("bf16+fused", "switches: got bf16\\+fused, expected the order"),
-        ("cast_once", "switches: got cast_once, expected bf16 before cast_once"),
+        ("fused+masters", "switches: got fused\\+masters, expected bf16 before masters"),
+        ("bf16_products+bf16", "expected bf16_products or bf16, which replaces it"),
         ("whole", "switches: got whole, expected compiled before whole"),
     ],
 )
@@ -24,14 +25,15 @@ def test_switches_that_cannot_be_are_refused(switches, message):
 
 
 def test_a_rung_is_a_step_with_its_switches():
-    step = replace(CASE, switches="fused+sdpa+compiled+bf16").step
+    step = replace(CASE, switches="fused+sdpa+bf16+compiled").step
     assert (step.optimizer, step.attention, step.compiled, step.precision) == ("fused", "sdpa", True, "bf16")
+    assert replace(CASE, switches="bf16_products").step.precision == "bf16_products"
     assert CASE.step == replace(CASE, switches="default_allocator").step
     assert (CASE.allocator, replace(CASE, switches="default_allocator").allocator) == ("keeps", "default")
 
 
 def test_a_rung_is_checked_paired_with_the_plain_step_and_learns_as_it_does(own_results, no_probe):
-    case = replace(CASE, switches="fused+bf16+projections", losses=True)
+    case = replace(CASE, switches="fused+bf16+masters", losses=True)
     metrics = measure.measure(case, 1, 0.02, raises=True)["metrics"]
     assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) >= 3
     assert len(metrics["paired_optimizer_ms"]) == len(metrics["paired_ms"])

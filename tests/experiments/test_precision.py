@@ -30,4 +30,5 @@ def test_the_toy_models_products_are_narrow_and_its_loss_and_gradients_wide():
 
 def test_what_is_no_case_is_left_out():
     assert "each include" in one("precision", subject="accumulation", precision="fp32").unavailable()
-    assert "not a dtype" in one("precision", subject="toy", precision="tf32").unavailable()
+    for mode in ("tf32", "bf16_products"):
+        assert "not a dtype" in one("precision", subject="toy", precision=mode).unavailable()

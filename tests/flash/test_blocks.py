@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flash_checks import FLOATS, LAYOUTS, SHAPES, compare, draw, overflow
+from flash_checks import FLOATS, LAYOUTS, SHAPES, compare, draw, overflow, poison
 from lib import attention
 from lib.flash.blocks import COMPILED_BLOCK, FlashAttentionTorch
 from lib.instruments import environment
@@ -29,6 +29,11 @@ def test_it_takes_any_strides_and_dimensions_and_repeats_its_bits(layout):
 @pytest.mark.parametrize("floats", FLOATS)
 def test_a_future_score_that_overflows_reaches_no_earlier_row(floats):
     overflow(FlashAttentionTorch, floats)
+
+
+@pytest.mark.parametrize("floats", FLOATS)
+def test_a_future_key_or_value_that_is_not_finite_reaches_no_earlier_row(floats):
+    poison(FlashAttentionTorch, floats)
 
 
 @needs_compiler

@@ -8,10 +8,11 @@ import os
 import pytest
 import torch
 
-from flash_checks import FLOATS, LAYOUTS, SHAPES, compare, draw, overflow, results_of
+from flash_checks import FLOATS, LAYOUTS, SHAPES, compare, draw, overflow, poison, results_of
 from lib.flash.tiles import FlashAttentionTriton, Tile, attend
 
 triton = pytest.importorskip("triton")
+kernels = pytest.importorskip("lib.flash.kernels")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("no CUDA device; test_tiles interprets these kernels", allow_module_level=True)
@@ -26,6 +27,10 @@ def widened(operand):
         return operand
     value = (operand.data.astype(numpy.uint32) << 16).view(numpy.float32)
     return interpreter.TensorHandle(value, interpreter.tl.float32)
+
+
+def interpreted(name, grid, tensors, numbers, **options):
+    return lambda *tensors: getattr(kernels, name)[grid](*tensors, *numbers)
 
 
 def small_tile(kernel, numbers, d_head, capability):
@@ -45,8 +50,6 @@ def _device():
         return
     from triton.runtime import interpreter
 
-    from lib.flash import kernels
-
     product = interpreter.InterpreterBuilder.create_dot
     patch_tensor = interpreter._patch_lang_tensor
 
@@ -63,6 +66,8 @@ def _device():
         patch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
         patch.setattr(interpreter, "_patch_lang_tensor", patched)
         patch.setattr(kernels, "capability", lambda: (9, 0))
+        patch.setattr(kernels, "current_device", lambda: 0)
+        patch.setattr(kernels, "launcher", interpreted)
         patch.setattr("lib.flash.tiles.tile_of", small_tile)
         yield
 
@@ -80,6 +85,11 @@ def test_they_take_any_strides_and_dimensions_and_repeat_their_bits(layout):
 @pytest.mark.parametrize("floats", FLOATS)
 def test_a_future_score_that_overflows_reaches_no_earlier_row(floats):
     overflow(FlashAttentionTriton, floats)
+
+
+@pytest.mark.parametrize("floats", FLOATS)
+def test_a_future_key_or_value_that_is_not_finite_reaches_no_earlier_row(floats):
+    poison(FlashAttentionTriton, floats)
 
 
 def test_tiles_under_the_mask_are_skipped_so_that_what_is_no_number_there_reaches_nothing():

@@ -85,7 +85,16 @@ def test_a_gpu_that_has_allocated_nothing_has_no_statistics(monkeypatch):
 def test_an_older_gpu_lacks_the_types_that_it_would_emulate(monkeypatch, capability, lacking):
     monkeypatch.setattr(Cuda, "capability", lambda _: capability)
     assert [name for name in ("fp32", "tf32", "bf16", "fp16") if Cuda().lacks(name)] == lacking
-    assert [name for name in ("fp32", "tf32", "bf16", "fp16") if Cpu().lacks(name)] == ["tf32"]
+
+
+@pytest.mark.parametrize("has_products", [True, False])
+def test_a_mode_of_products_that_a_device_lacks_names_its_own(monkeypatch, has_products):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has_products)
+    assert ("nearest: bf16_products" in Cpu().lacks("tf32")) == has_products
+    assert (Cpu().lacks("bf16_products") is None) == has_products
+    assert "nearest: tf32" in Cuda().lacks("bf16_products")
+    assert [name for name in ("fp32", "bf16", "fp16") if Cpu().lacks(name) or Mps().lacks(name)] == []
+    assert "nearest: bf16)" in Mps().lacks("tf32")
 
 
 def test_every_clock_of_a_gpu_gives_it_time_to_raise_its_own():

@@ -3,6 +3,7 @@
 import pytest
 
 import training_checks as checks
+from lib.instruments import environment
 from lib.parallel.ddp import VARIANTS
 from lib.parallel.ranks import RankFailed, World
 
@@ -41,3 +42,10 @@ def test_a_wrapper_can_be_used_as_pytorchs(two_ranks, variant):
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_module_can_be_let_go(two_ranks, kind):
     assert two_ranks.run(checks.freed, kind=kind) == [True, True]
+
+
+@pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
+def test_rounded_matrices_with_masters_train_as_in_one_process(two_ranks):
+    results = two_ranks.run(checks.masters, is_sharded=False)
+    assert max(result["error"] for result in results) < 0.1
+    assert [result["between_ranks"] for result in results] == [0, 0]

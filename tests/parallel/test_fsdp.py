@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from torch.optim import SGD, AdamW
 
 import training_checks as checks
 from lib.parallel.ranks import RankFailed, World
 
 
-@pytest.mark.parametrize(("model", "parts"), [("plain", 3), ("tied", 1), ("frozen", 1), ("alike", 1)])
+@pytest.mark.parametrize(("model", "parts"), [("plain", 3), ("tied", 1), ("frozen", 1), ("alike", 1), ("compiled", 1)])
 def test_five_steps_in_fp32_are_those_of_one_process(two_ranks, model, parts):
     first, second = two_ranks.run(checks.trained, kind="fsdp", model=model, parts=parts)
     assert first["change"] > 1e-2
@@ -49,11 +50,17 @@ def test_gradients_are_clipped_by_the_norm_of_all_ranks(two_ranks, norm_type):
         assert max(rank.values()) < 1e-6
 
 
-def test_all_ranks_skip_a_step_whose_gradient_is_infinite_on_any(two_ranks):
-    assert two_ranks.run(checks.finite_gradients) == [False, False]
+@pytest.mark.parametrize("make", [SGD, AdamW])
+def test_all_ranks_skip_a_step_whose_gradient_is_infinite_on_any(two_ranks, make):
+    assert two_ranks.run(checks.infinite_gradient, make=make) == [[1.0, 0]] * 2
 
 
 def test_a_checkpoint_frees_its_layers_or_is_refused(two_ranks):
-    two_ranks.run(checks.checkpointed, reentrant=False)
+    for size, most in [(1, 2), (4, 3)]:
+        assert two_ranks.run(checks.checkpointed, size=size) == [most] * 2
     with World(2) as world, pytest.raises(RankFailed, match="expected use_reentrant=False"):
         world.run(checks.checkpointed, reentrant=True)
+
+
+def test_what_has_no_right_result_is_refused(two_ranks):
+    two_ranks.run(checks.refused)

@@ -3,6 +3,7 @@
 import pytest
 
 import training_checks as checks
+from lib.instruments import environment
 from lib.parallel import ranks
 
 
@@ -30,3 +31,12 @@ def test_three_ranks_train_as_one_process():
         # a matrix of one row leaves two ranks without any
         results += world.run(checks.trained, kind="fsdp", model="alike")
     assert max(result["error"] for result in results) < 1e-6
+
+
+@pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
+def test_masters_on_ranks_that_own_some_of_them_train_as_those_of_one_process(two_ranks):
+    results = two_ranks.run(checks.masters, is_sharded=True)
+    assert max(result["error"] for result in results) < 0.1
+    assert [result["between_ranks"] for result in results] == [0, 0]
+    assert [result["types"] for result in results] == [["torch.float32"]] * 2
+    assert sum(result["masters"] for result in results) == 15  # two layers of seven matrices, and the head

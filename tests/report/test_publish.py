@@ -68,8 +68,8 @@ def test_the_markdown_has_tables_answers_and_formulas_but_no_code(text):
 def test_hosting_pages_read_the_tables_as_tables(text):
     parse = mistune.create_markdown(renderer=None, plugins=["table", "math"])
     tables = [token for token in parse(text) if token["type"] == "table"]
-    assert len(tables) == 2
-    assert [len(row["children"]) for row in tables[1]["children"][1]["children"]] == [7] * 4
+    assert len(tables) == 3
+    assert [len(row["children"]) for row in tables[2]["children"][1]["children"]] == [7] * 4
 
 
 def test_the_contents_lead_to_the_chapters(text):

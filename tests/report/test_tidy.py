@@ -1,4 +1,4 @@
-"""Tidy tables are what plain pandas and numpy make of the records."""
+"""What is looked up in records is what plain pandas finds."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,6 @@ import pytest
 import by_hand
 from lib.records import NotMeasured
 from lib.report import tidy
-from lib.stats import intervals
 
 RANDOM = np.random.default_rng(1)
 
@@ -57,11 +56,6 @@ def test_what_is_missing_is_named(frame):
         tidy.only(frame, unheard_of=1)
 
 
-def test_a_value_is_preferred_where_there_is_one(frame):
-    assert set(tidy.prefer(frame, variant="fused")["variant"]) == {"fused"}
-    assert set(tidy.prefer(frame, variant="unheard of")["variant"]) == {"foreach"}
-
-
 def test_fresh_records_of_a_case_take_the_place_of_its_stale_ones():
     frame = by_hand.frame(
         {"variant": "fused", "round": 1, "stale": True},
@@ -71,32 +65,6 @@ def test_fresh_records_of_a_case_take_the_place_of_its_stale_ones():
         {"variant": "compiled", "status": "crashed"},
     )
     assert tidy.ok(frame).index.tolist() == [1, 2, 3]
-
-
-def test_medians_have_a_row_a_case_and_machine(frame):
-    table = tidy.medians(frame, ["total_ms", "peak_mib"], keep=["hardware"])
-    assert table["variant"].tolist() == ["foreach", "fused", "fused", "fused"]
-    assert table["num_params"].tolist() == [8, 8, 512, 8]
-    assert table["machine"].tolist() == ["test-1c"] * 3 + ["other"]
-    grouped = frame[frame["status"] == "ok"].groupby(["machine", "variant", "num_params"])["total_ms"].agg(list)
-    for row in table[table["status"] == ""].itertuples():
-        assert row.total_ms == intervals.median(grouped[row.machine, row.variant, row.num_params])
-    assert table["rounds"].tolist() == [3, 3, 0, 3]
-    assert table["status"].tolist() == ["", "", "crashed", ""]
-    assert table["peak_mib"].isna().all()
-    assert table["total_ms"].isna().tolist() == [False, False, True, False]
-    assert table["hardware"].tolist() == ["a test"] * 3 + ["else"]
-
-
-def test_a_fact_that_no_record_has_is_not_measured(frame):
-    with pytest.raises(NotMeasured, match="moved bytes"):
-        tidy.medians(frame, ["total_ms"], keep=["elements", "moved_bytes"])
-
-
-def test_intervals_sort_by_their_values(frame):
-    table = tidy.medians(tidy.only(frame, num_params=8), ["total_ms"])
-    ordered = table.sort_values("total_ms", key=tidy.values)
-    assert ordered.index.tolist() == np.argsort([cell.value for cell in table["total_ms"]]).tolist()
 
 
 def probed(middles, **row):

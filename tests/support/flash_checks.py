@@ -69,6 +69,22 @@ def overflow(function, floats):
     check(results, expected((q, k, v), dout), TOLERANCE[floats])
 
 
+def poison(function, floats):
+    """A key or value is not finite: rows before it are as without it, and from it on a value is seen."""
+    for of_value in (False, True):
+        for number in (math.inf, -math.inf, math.nan):
+            (q, k, v), dout = draw(40, 40, 16, FLOATS[floats])
+            (v if of_value else k).data[..., 20, 3] = number
+            out, _, dq, *_ = results_of(function, (q, k, v), dout, True)
+            earlier = [x.detach()[..., :20, :].requires_grad_() for x in (q, k, v)]
+            right, _, dright, *_ = expected(earlier, dout[..., :20, :])
+            check([out[..., :20, :], dq[..., :20, :]], [right, dright], TOLERANCE[floats])
+            if of_value:
+                seen = torch.full_like(out[..., 20:, 3], number)
+                torch.testing.assert_close(out[..., 20:, 3], seen, equal_nan=True)
+                assert out[..., :3].isfinite().all()
+
+
 def twice(function):
     inputs, dout = draw(50, 40, 16, torch.float16)
     pairs = zip(results_of(function, inputs, dout, True), results_of(function, inputs, dout, True), strict=True)

@@ -18,9 +18,9 @@ PARAMETERS = {
     ],
     "calibration": [{}],
     "ceilings": [
-        {"operation": ["projection", "add"], "rows": 64, "columns": 1280, "library": "torch"},
+        {"operation": ["projection", "add"], "rows": 64, "columns": 1280},
         # products alone: memory has no roof
-        {"operation": "matmul", "rows": 32, "columns": 48, "precision": "fp32", "library": "torch"},
+        {"operation": "matmul", "rows": 32, "columns": 48, "precision": "fp32"},
     ],
     "collectives": [{}],
     "kernels": [{"size": "tiny", "context_length": 16, "precision": "bf16", "compiled": False}],

@@ -1,10 +1,13 @@
-"""Functions that tests call in ranks: what each does there fails, waits or takes a while."""
+"""Functions that tests call in ranks."""
 
+import copy
 import time
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
+import course
 from lib import timing
 from lib.parallel import ranks
 
@@ -46,3 +49,36 @@ def dtype_of_logits(case) -> torch.dtype:
     training = case.setup().training
     training.iteration(timing.nothing)
     return training.last["logits"].dtype
+
+
+def errors_of_course_adapters() -> list[float]:
+    """Train by each of the course's adapters; return the largest errors, against one process with all examples."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 11))
+    tokens = torch.randint(11, (dist.get_world_size(), 5, 2))
+    wrapped = [course.get_ddp_individual_parameters, course.get_ddp, course.get_fsdp]
+    wrapped += [lambda module, size=size: course.get_ddp_bucketed(module, size) for size in (1e-4, None)]
+    finish = [course.ddp_individual_parameters_on_after_backward, course.ddp_on_after_backward]
+    finish += [course.fsdp_on_after_backward, *[course.ddp_bucketed_on_after_backward] * 2]
+    results = []
+    for wrap, end in zip(wrapped, finish, strict=True):
+        expected = copy.deepcopy(plain)
+        step(expected, tokens.flatten(0, 1), torch.optim.AdamW(expected.parameters()))
+        replica = wrap(copy.deepcopy(plain))
+        optimizer = course.get_sharded_optimizer(replica.parameters(), torch.optim.AdamW)
+        if wrap is course.get_fsdp:
+            optimizer = torch.optim.AdamW(replica.parameters())
+        step(replica, tokens[dist.get_rank()], optimizer, end)
+        state = replica.module.state_dict()
+        if wrap is course.get_fsdp:
+            state = course.fsdp_gather_full_params(replica)
+        results.append(max((state[name] - value).abs().max().item() for name, value in expected.state_dict().items()))
+    return results
+
+
+def step(network: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimizer, end=None) -> None:
+    course.ddp_bucketed_on_train_batch_start(network, optimizer)
+    nn.functional.cross_entropy(network(tokens[:, 0]), tokens[:, 1]).backward()
+    if end:
+        end(network, optimizer)
+    optimizer.step()

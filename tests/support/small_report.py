@@ -20,10 +20,9 @@ HARDWARE = "Plain Processor, 2 cores"
 SETUP = """
 import pandas as pd
 import seaborn
-from IPython.display import Markdown
 from lib.records import NotMeasured
 from lib.report import plots
-from lib.report.answers import answer, figure, quote
+from lib.report.answers import answer
 from lib.report.tables import table
 from lib.stats.comparisons import Comparison
 from lib.stats.intervals import Interval
@@ -106,28 +105,23 @@ from IPython.display import Image, Latex, display
 display(Image(data=bytes.fromhex("ffd8ffe0"), format="jpeg"), Latex("$y^2$"))
 print("\\x1b[31mred\\x1b[0m")
 """
-SUMMARY_ROWS = """
-rows = "".join(f"| **{key}** | {quote(answers, key)} |\\n" for key in ("attention", "adam"))
-Markdown(f"| | |\\n|---|---|\\n{rows}")
-"""
 PARAMETERS = ("", 'variant = "naive"\nmachine = ""', "parameters")
 MISSING = ("", "raise NotMeasured('bf16 on this machine')")
 
+SUMMARY = [
+    (cell.source, "") if cell.cell_type == "markdown" else ("", cell.source, *cell.metadata.get("tags", []))
+    for cell in nbformat.read(notebooks.NOTEBOOKS / "summary.ipynb", as_version=4).cells
+]
+
 # a cell is its Markdown or else its code, and then its tag if it has one
 CHAPTERS = {
-    "summary": [
-        ("# Summary\n\nThe answers of all chapters.", ""),
-        ("", 'answers = {}\nmachine = ""', "parameters"),
-        ("", SETUP + SUMMARY_ROWS),
-        ("", "figure(quote(answers, 'figure:ladder'))"),
-        ("", "quote(answers, 'nowhere')"),
-    ],
+    "summary": SUMMARY,
     "step": [
         ("# A training step\n\nHow long does a step take, and what takes it?\n\n- Look for the backward pass.", ""),
         ("- Change `seconds`, whoever runs this.", "", "by-hand"),
         PARAMETERS,
         ("", SETUP),
-        ("", "answer('step', f'A step of `small` takes {near(2.7)} s, of which the backward pass is 60%.')"),
+        ("", "answer('step', f'A step of small takes {near(2.7)} s, of which the backward pass is 60%.')"),
         ("", STACKED),
         ("", RATIOS),
         ("## Phases\n\n", ""),

@@ -3,7 +3,7 @@
 import copy
 import gc
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from unittest import mock
 
 import pytest
@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lib import model as lm
 from lib.adam import AdamW, Hyper
+from lib.fast import MastersAdamW, full_state_dict
 from lib.parallel import collectives
 from lib.parallel.ddp import DistributedDataParallel
 from lib.parallel.fsdp import FullySharded
@@ -22,6 +23,13 @@ from lib.parallel.sharded import ShardedOptimizer
 EXAMPLES = 4  # of a rank
 TOY = lm.Config(23, 8, 8, 12, 2, 2)
 TINY = replace(lm.SIZES["tiny"], context_length=16)
+
+
+class Viewed(nn.Linear):
+    """Return a view, which the caller may change in place."""
+
+    def forward(self, x):
+        return super().forward(x)[:]
 
 
 class Toy(nn.Module):
@@ -34,7 +42,7 @@ class Toy(nn.Module):
         self.spare = nn.Linear(13, 13)
         self.never = nn.Linear(3, 3)
         self.norm = nn.LayerNorm(13)
-        self.layers = nn.ModuleList([nn.Linear(13, 13), nn.Linear(13, 13)])
+        self.layers = nn.ModuleList([Viewed(13, 13), Viewed(13, 13)])
         self.last = nn.Linear(13, 1)
         self.scale = nn.Parameter(torch.tensor(1.5))
         self.register_buffer("shift", torch.randn(13))
@@ -44,7 +52,7 @@ class Toy(nn.Module):
         if spare:
             x = self.spare(x)
         for layer in self.layers:
-            x = x + torch.tanh(layer(x))
+            x = x + layer(x).tanh_()
         return self.last(x)
 
 
@@ -52,6 +60,9 @@ def built(name: str) -> nn.Module:
     if name in ("toy", "alike"):
         return Toy(alike=name == "alike")
     network = lm.TransformerLM(TINY if name == "tiny" else TOY)
+    if name == "compiled":
+        for layer in network.layers:
+            layer.compile(backend="aot_eager")
     if name == "tied":
         network.lm_head.weight = network.token_embeddings.weight
     if name == "frozen":
@@ -209,7 +220,9 @@ def uneven_use(kind: str, **options) -> float:
         (rank_loss(network, 4, rank, 1) / 2).backward()
         compare(4, parts=2)
         first = network
+        module.layers[0].requires_grad_(False)
         network = wrapped(kind, module, **options)
+        module.layers[0].requires_grad_(True)
         rank_loss(network, 5, rank).backward()
         compare(5)
         del first
@@ -314,58 +327,90 @@ def clipped(norm_type: float) -> dict:
     plain.load_state_dict(network.gather_full_parameters())
     rank_loss(network, 0, dist.get_rank()).backward()
     add_up(plain, 0)
-    norm = network.clip_grad_norm_(0.1, norm_type)
     right = nn.utils.clip_grad_norm_(plain.parameters(), 0.1, norm_type)
+    norms = network.clip_grad_norm_(1e9, norm_type), nn.utils.clip_grad_norm_(network.parameters(), 0.1, norm_type)
     change_in_place(network)
     change_in_place(plain)
-    return {"norm": abs(norm / right - 1).item(), "error": difference(whole(network), plain.state_dict())}
+    return {
+        "norm": max(abs(norm / right - 1).item() for norm in norms),
+        "error": difference(whole(network), plain.state_dict()),
+    }
 
 
-def finite_gradients() -> bool:
-    """Let one rank's rows overflow in fp16; return True if this rank's gradients look finite to GradScaler."""
+def infinite_gradient(make) -> list:
+    """Scale the loss, of whose gradient rank 0's rows overflow; return the scale and the change of weights."""
     torch.manual_seed(0)
-    network = FullySharded(built("alike"), torch.float16)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    loss = rank_loss(network, 0, dist.get_rank())
+    network = FullySharded(built("alike"))
+    start = network.gather_full_parameters()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    optimizer = make(network.parameters(), lr=0.1)
+    scaler.scale(rank_loss(network, 0, dist.get_rank())).backward()
     if dist.get_rank() == 0:
-        shard = next(shard for shard in network._shards if shard.is_divided)
-        take_average = shard.take_average
-
-        def overflow() -> None:
-            is_due = shard.reducing is not None
-            take_average()
-            if is_due:
-                shard.gradient.view(-1)[0] = torch.inf
-
-        shard.take_average = overflow
-    scaler.scale(loss).backward()
+        network.module.first.weight.grad[0, 0] = torch.inf
     scaler.step(optimizer)
     scaler.update()
-    return scaler.get_scale() == 1.0
+    return [scaler.get_scale(), difference(network.gather_full_parameters(), start)]
 
 
 class Checkpointed(nn.Module):
-    """Run layers, each in a checkpoint."""
+    """Run eight layers, in checkpoints of several."""
 
-    def __init__(self, reentrant: bool):
+    def __init__(self, size: int, reentrant: bool):
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(8)])
+        self.size = size
         self.reentrant = reentrant
 
     def forward(self, x):
-        for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=self.reentrant)
+        for first in range(0, 8, self.size):
+            group = nn.Sequential(*self.layers[first : first + self.size])
+            x = checkpoint(group, x, use_reentrant=self.reentrant)
         return x
 
 
-def checkpointed(reentrant: bool) -> None:
-    """Train a step of layers in checkpoints, and wrap the wrapper."""
-    network = FullySharded(Checkpointed(reentrant))
-    with pytest.raises(ValueError, match="expected one that is wrapped once"):
-        FullySharded(network)
+def most_gathered(network: FullySharded) -> dict:
+    """Return a dict that gets the most bytes gathered in a step."""
+    seen = {"most": 0}
+
+    def note(*_) -> None:
+        seen["now"] = sum(shard.padded.untyped_storage().nbytes() for shard in network._shards)
+        seen["most"] = max(seen.values())
+
+    for module in network.module.modules():
+        module.register_forward_pre_hook(note)
+    for param in network.module.parameters():
+        param.register_post_accumulate_grad_hook(note)
+    return seen
+
+
+def checkpointed(size: int = 1, reentrant: bool = False) -> float:
+    """Train a step of layers in checkpoints; return how many were gathered at most."""
+    network = FullySharded(Checkpointed(size, reentrant))
+    seen = most_gathered(network)
     network(torch.ones(2, 8, requires_grad=True)).sum().backward()
     assert all(shard.padded.untyped_storage().nbytes() == 0 for shard in network._shards)
+    return seen["most"] / (4 * 8 * 9)
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+
+
+def refused() -> None:
+    """Use a module and its wrapper in ways that have no right result."""
+    network = FullySharded(nn.Sequential(nn.Embedding(5, 8, max_norm=0.1), nn.Linear(8, 8)))
+    with pytest.raises(ValueError, match=r"module: .*expected one that is wrapped once"):
+        FullySharded(network.module)
+    with pytest.raises(RuntimeError, match="parameter: got a change in place while its layer computes"):
+        network(torch.arange(5))
+    state = network.gather_full_parameters()
+    with pytest.raises(ValueError, match=r"0.weight: got \(1,\), expected \(5, 8\)"):
+        network.load_full_parameters(state | {"0.weight": torch.ones(1)})
+    module = nn.Sequential(nn.Linear(8, 8))
+    module[0].register_forward_hook(lambda module, inputs, output: Output(output))
+    with pytest.raises(TypeError, match="output: got Output, expected tensors"):
+        FullySharded(module)(torch.ones(2, 8))
 
 
 OPTIMIZERS = {
@@ -416,24 +461,54 @@ def sharded_optimizer(model: str, optimizer: str) -> dict:
     }
 
 
+def masters(is_sharded: bool) -> dict:
+    """Train five steps with rounded matrices, stopped and continued half way; compare with one process and rank 0."""
+    torch.manual_seed(0)
+    module = built("plain")
+    plain = copy.deepcopy(module)
+    start = copy.deepcopy(module.state_dict())
+    reference = MastersAdamW(plain.parameters(), Hyper(lr=0.01))
+    reference.round_matrices(plain)
+    optimizer = MastersAdamW(module.parameters(), Hyper(lr=0.01))
+    if is_sharded:
+        optimizer = ShardedOptimizer(module.parameters(), MastersAdamW, hyper=Hyper(lr=0.01))
+    getattr(optimizer, "inner", optimizer).round_matrices(module)
+    network = DistributedDataParallel(module)
+    for step in range(5):
+        for each in (module, plain):
+            each.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            rank_loss(network, step, dist.get_rank()).backward()
+            add_up(plain, step)
+        network.finish_gradient_synchronization()
+        optimizer.step()
+        reference.step()
+        if step == 2:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    own = full_state_dict(module, optimizer)
+    expected = full_state_dict(plain, reference)
+    weights = nn.utils.parameters_to_vector(module.parameters()).detach()
+    of_rank_0 = weights.clone()
+    dist.broadcast(of_rank_0, 0)
+    return {
+        "error": max(
+            ((own[name] - right).norm() / (right - start[name]).norm()).item() for name, right in expected.items()
+        ),
+        "between_ranks": (weights - of_rank_0).abs().max().item(),
+        "masters": sum("master" in state for state in optimizer.state.values()),
+        "types": sorted({str(state["exp_avg"].dtype) for state in optimizer.state.values()}),
+    }
+
+
 def gathered_memory(dtype: torch.dtype | None) -> dict:
     """Return the most bytes that were gathered in a step, and those after it."""
     torch.manual_seed(0)
     network = FullySharded(built("tiny"), dtype)
-    most = []
-
-    def note(*_) -> None:
-        most.append(sum(shard.padded.untyped_storage().nbytes() for shard in network._shards))
-
-    for module in network.module.modules():
-        module.register_forward_pre_hook(note)
-    for param in network.module.parameters():
-        param.register_post_accumulate_grad_hook(note)
+    seen = most_gathered(network)
     for step in range(2):
         rank_loss(network, step, dist.get_rank()).backward()
         network.finish_gradient_synchronization()
-    note()
-    return {"most": max(most), "after": most[-1]}
+    return {"most": seen["most"], "after": sum(shard.padded.untyped_storage().nbytes() for shard in network._shards)}
 
 
 def freed(kind: str) -> bool:

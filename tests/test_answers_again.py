@@ -1,0 +1,122 @@
+"""The main answers of the kept reports follow from their records by plain pandas and numpy."""
+
+import json
+import re
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import gmean
+
+from lib.records import REFERENCE
+
+TIME = r"[\d.,]+(?: \([\d.,]+ to [\d.,]+\))? m?s\b"
+SPEEDUP = r"(?P<speedup>[\d.,]+)×"
+SIZE = r"(?P<size>\S+)"
+PRECISION = r"(?P<precision>\w+)"
+BATCH = r"(?P<batch_size>\d+) × (?P<context_length>[\d,]+) tokens"
+TOTAL = rf"(?P<total_ms>{TIME})"
+PAIRS = rf"(?P<paired_ms>{TIME}) (?:against|instead of) (?P<baseline_ms>{TIME})"
+# words that stand for a value of the case; a group that an answer does not have is False
+WORDS = {None: False, " with amsgrad": True, "compiled": True, "eager": False}
+STEP = {"mode": "train_step"}
+# the key of an answer, its experiment, what every answer leaves unsaid, and its words: groups named as in NUMBERS or
+# `<metric>_ms` are numbers, and others are values of the case
+ANSWERS = [
+    ("step", "step", STEP, rf"of {SIZE} \(.*, {BATCH}, {PRECISION}\) takes {TOTAL}"),
+    ("ladder", "ladder", {}, rf"of {SIZE} at {BATCH} takes {PAIRS}; it is {SPEEDUP}"),
+    ("kernels", "kernels", STEP, rf"of {SIZE} at {BATCH} in {PRECISION}, kernels take (?P<kernels_ms>{TIME})"),
+    ("memory", "memory", STEP, rf"peak, {SIZE}, {BATCH}, {PRECISION}, train step takes (?P<peak_mib>[\d,]+) MiB"),
+    ("attention", "attention", {"precision": "fp32"},
+     rf"(?P<seq_len>[\d,]+) \w+ (?P<variant>\w+) .* take {TOTAL} .* is {SPEEDUP}.*: {PAIRS}"),
+    ("attention_module", "attention_module", {},
+     rf"d_model (?P<d_model>[\d,]+) and {BATCH} \((?P<compiled>\w+), {PRECISION}\), .* take "
+     rf"{TOTAL}: (?P<forward_ms>{TIME}) forward and (?P<backward_ms>{TIME})"),
+    ("compile", "step", STEP | {"compiled": True},
+     rf"of {SIZE} at {BATCH} in {PRECISION} costs .* takes {PAIRS}, {SPEEDUP}"),
+    ("adam", "adam", {}, rf"step(?P<amsgrad> with amsgrad)? on (?P<elements>[\d,]+) elements, (?P<variant>\w+), takes "
+     rf"{TOTAL}\. In pairs \w+ is {SPEEDUP}.*: {PAIRS}"),
+    ("precision.step", "step", STEP, rf"at {BATCH} in {PRECISION} are {SPEEDUP} \({SIZE},"),
+    ("warmup", "warmup", {},
+     rf"For {SIZE} at {BATCH} in {PRECISION} the first step takes (?P<first_over_later>[\d.]+) times"),
+    ("collectives", "collectives", {"operation": "all_reduce"},
+     rf"of (?P<megabytes>[\d.]+) MB between (?P<world>\d+) ranks by (?P<backend>\w+) takes {TOTAL}"),
+    ("parallel", "parallel", {},
+     rf"On (?P<world>\d+) ranks (?P<variant>\w+) .* step of {SIZE} at {BATCH} in {PRECISION} takes {TOTAL}"),
+    ("peers", "peers", {"program": "transformers"},
+     rf"of {SIZE} at {BATCH} .*? In {PRECISION} it is .*?{SPEEDUP}.*?; it takes {PAIRS}"),
+    ("ceilings", "ceilings", {}, r"products (?P<products_tflops>[\d.,]+) TFLOP/s in (?P<precision>\w+)"),
+    ("ceilings", "ceilings", {}, r"memory (?P<memory_gbs>[\d.,]+) GB/s"),
+    ("calibration.timer", "calibration", {"check": "timer"},
+     rf"median is (?P<paired_ms>{TIME}), that of \S+ (?P<baseline_ms>{TIME}): \w+, a ratio of (?P<speedup>[\d.]+\d)"),
+]  # fmt: skip
+
+
+def log_ratio(metrics):
+    """Return the Hodges-Lehmann estimate of a process, from the definition."""
+    logs = np.log(metrics["baseline_ms"]) - np.log(metrics["paired_ms"])
+    return np.median([(a + b) / 2 for i, a in enumerate(logs) for b in logs[i:]])
+
+
+def best_tflops(metrics):
+    """Return the rate of all three products of a weight, or of one of them if that is higher."""
+    thirds = [metrics[name] for name in ("forward_ms", "input_gradients_ms", "weight_gradients_ms") if name in metrics]
+    return metrics["flops"] / min([np.median(metrics["total_ms"]), *(3 * np.median(third) for third in thirds)]) / 1e9
+
+
+# how a number comes from the metrics of one process, and from the numbers of several
+NUMBERS = {
+    "speedup": (lambda one: np.exp(log_ratio(one)), gmean),
+    "kernels_ms": (lambda one: sum(one["classes"]["total_us"]) / 1e3, np.mean),
+    "peak_mib": (lambda one: np.median(one["peak_mib"]), np.median),
+    "first_over_later": (lambda one: one["first_total_ms"][0] / np.median(one["first_total_ms"][15:]), np.median),
+    "memory_gbs": (lambda one: one["moved_bytes"] / np.median(one["total_ms"]) / 1e6, max),
+    "products_tflops": (best_tflops, max),
+}
+
+
+def read_number(text):
+    """Return a number as it is told, in ms if it is a time, and half of its last digit."""
+    number = Decimal(re.match(r"[\d,]+(\.\d+)?", text)[0].replace(",", ""))
+    # the zeros that end a whole number may stand for rounded digits
+    exponent = number.as_tuple().exponent or number.normalize().as_tuple().exponent
+    scale = 1e3 if text.endswith(" s") else 1.0
+    return scale * float(number), scale * 10.0**exponent / 2
+
+
+def agrees(processes, told):
+    """Tell if what is told of a case is what the metrics of its processes give."""
+    for name, text in told.items():
+        of_process, of_several = NUMBERS.get(name, (lambda metrics, name=name: np.median(metrics[name]), gmean))
+        try:
+            found = of_several([of_process(metrics) for metrics in processes])
+        except KeyError:
+            return False
+        number, half = read_number(text)
+        # of what is slower the inverse is told
+        if min(abs(found - number), abs(1 / found - number)) > 1.001 * half:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(("key", "experiment", "unsaid", "words"), ANSWERS)
+def test_an_answer_is_that_of_a_case_with_its_words(key, experiment, unsaid, words):
+    checked = 0
+    for file in REFERENCE.glob("*/answers.json"):
+        match = re.search(words, json.loads(file.read_text()).get(key, ""))
+        if not match:
+            continue
+        told = {name: text for name, text in match.groupdict().items() if name in NUMBERS or name.endswith("_ms")}
+        said = {name: WORDS.get(text, text) for name, text in match.groupdict().items() if name not in told}
+        records = pd.read_json(file.with_name(f"{experiment}.jsonl"), lines=True).query("status == 'ok'")
+        cases = records.groupby(records["case"].map(json.dumps))["metrics"].agg(list)
+        for case, processes in cases.items():
+            facts = json.loads(case) | processes[0]
+            is_meant = all(str(facts[name]) == str(value).replace(",", "") for name, value in (unsaid | said).items())
+            if is_meant and agrees(processes, told):
+                break
+        else:
+            pytest.fail(f"no case of {file.parent.name} has this: {match[0]}")
+        checked += 1
+    assert checked, "no report has this answer in these words"
