@@ -22,6 +22,8 @@ from lib.paths import ROOT
 
 # else it warns of each parameter that a notebook does not name, such as `skip`
 logging.getLogger("papermill").setLevel(logging.ERROR)
+# else it prints a traceback where a signal ends an execution
+logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
 def socket_folder() -> str:
