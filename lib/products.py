@@ -104,11 +104,11 @@ class Linear(nn.Linear):
 @torch.compiler.assume_constant_result
 def choose(rows: int, inputs: int, outputs: int) -> Choice:
     """Return which products of a linear map are faster by oneDNN, with these threads."""
-    return _measured(rows, inputs, outputs, torch.get_num_threads())
+    return _choose(rows, inputs, outputs, torch.get_num_threads())
 
 
 @functools.cache
-def _measured(rows: int, inputs: int, outputs: int, threads: int) -> Choice:
+def _choose(rows: int, inputs: int, outputs: int, threads: int) -> Choice:
     """Choose by measuring; the threads are there for the cache."""
     if not available():
         return Choice(False, False, False)

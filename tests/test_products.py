@@ -78,7 +78,7 @@ def test_what_is_not_fp32_is_left_to_torch(chosen, kind):
 @pytest.mark.usefixtures("forget_graphs")
 def test_it_compiles_to_one_graph_for_each_length(monkeypatch, dynamic):
     # measured, the choice might be no oneDNN at all
-    monkeypatch.setattr(products, "_measured", lambda rows, *_: ALL if rows > 6 else NONE)
+    monkeypatch.setattr(products, "_choose", lambda rows, *_: ALL if rows > 6 else NONE)
     compiled = torch.compile(products.linear, backend="aot_eager", fullgraph=True, dynamic=dynamic)
     for length in (2, 5, 6):
         tensors = drawn((2, length))
@@ -105,7 +105,7 @@ def test_each_product_goes_to_the_library_that_is_faster_for_it(monkeypatch, gai
     by_shape = dict(zip([(4, 5), (4, 6), (6, 4)], gains_s, strict=True))
     monkeypatch.setattr(products, "available", lambda: True)
     monkeypatch.setattr(products, "gain_s", lambda left, right: by_shape[tuple(left.shape)])
-    assert products._measured.__wrapped__(4, 5, 6, 1) == choice
+    assert products._choose.__wrapped__(4, 5, 6, 1) == choice
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_a_choice_is_measured_once_for_a_shape_and_draws_no_random_numbers(monke
     monkeypatch.setattr(products, "SECONDS", 0)
     before = torch.get_rng_state()
     choice = products.choose(3, 5, 7)
-    misses = products._measured.cache_info().misses
+    misses = products._choose.cache_info().misses
     assert products.choose(3, 5, 7) == choice
-    assert products._measured.cache_info().misses == misses
+    assert products._choose.cache_info().misses == misses
     assert torch.equal(torch.get_rng_state(), before)
 
 

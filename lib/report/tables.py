@@ -64,7 +64,7 @@ class Table:
         lines = [_pipes(map(str, self.frame)), _pipes(map(rules.get, kinds))]
         lines += [_pipes(map(_text, row)) for row in self.frame.itertuples(index=False, name=None)]
         # a blank line stands between the caption, the table and the note
-        parts = [f"**{_escaped(self.caption)}**", "\n".join(lines), _escaped(self.note)]
+        parts = [f"**{_escape(self.caption)}**", "\n".join(lines), _escape(self.note)]
         return "\n\n".join(filter(None, parts)) + "\n"
 
     __repr__ = _repr_markdown_
@@ -72,7 +72,7 @@ class Table:
 
 def _pipes(cells: Iterable[str]) -> str:
     """Return one line of a pipe table."""
-    return f"| {' | '.join(map(_escaped, cells))} |"
+    return f"| {' | '.join(map(_escape, cells))} |"
 
 
 def _text(value: object) -> str:
@@ -106,7 +106,7 @@ def _html_cell(value: object, kind: str) -> str:
     return f'<td class="{kind}">{text.replace("_", "_<wbr>")}</td>'
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape what Markdown would read as marks, on one line."""
     # an underscore within a word is no mark
     return re.sub(r"[\\`*|~<\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", " ".join(text.split()))

@@ -60,8 +60,7 @@ class Comparison:
         shown = self.ratio
         if self.verdict == SLOWER:
             shown = self.ratio.inverse
-        value, _, ends = shown.text(_uncertainty(shown)).partition(" ")
-        return f"{value}× {ends}".rstrip()
+        return shown.text(_uncertainty(shown), "×")
 
     def than(self, other: str) -> str:
         """Say how fast the variant is: 1.4× (1.3 to 1.5) faster than naive."""
@@ -171,7 +170,7 @@ def _variances(rows: Sequence[Measured]) -> tuple[np.ndarray, np.ndarray]:
     freedoms = np.array([len(row.logs) - 1 for row in rows])
     between = np.array([np.var(row.logs, ddof=min(1, len(row.logs) - 1)) for row in rows])
     within = np.array([row.noise**2 for row in rows])
-    moderated = moderation.moderated(between, freedoms)
+    moderated = moderation.moderate(between, freedoms)
     if moderated is not None:
         return np.maximum(moderated[0], within), moderated[1]
     # one process speaks for itself alone

@@ -52,9 +52,9 @@ class Interval:
         """Return the interval of the value times a factor, which must not be negative."""
         return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
 
-    def text(self, uncertainty: float) -> str:
-        """Format the value and the ends with the digits that an uncertainty warrants."""
-        value = digits.number(self.value, uncertainty)
+    def text(self, uncertainty: float, unit: str = "") -> str:
+        """Format the value with its unit, and the ends, with the digits that an uncertainty warrants."""
+        value = digits.number(self.value, uncertainty) + unit
         # an interval of no width, as byte counts have, needs no ends
         if not self.known or self.reach == 0:
             return value

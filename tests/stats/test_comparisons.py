@@ -87,8 +87,8 @@ def test_equal_programs_are_called_the_same_and_few_that_differ_by_3_percent_are
 
 
 def test_two_variances_or_none_that_is_positive_make_no_prior_and_no_rows_no_verdicts():
-    assert moderation.moderated(np.array([0.1, 0.2]), np.array([2, 2])) is None
-    assert moderation.moderated(np.zeros(30), np.full(30, 2)) is None
+    assert moderation.moderate(np.array([0.1, 0.2]), np.array([2, 2])) is None
+    assert moderation.moderate(np.zeros(30), np.full(30, 2)) is None
     assert comparisons.judged([]) == []
 
 
@@ -115,7 +115,7 @@ def test_the_verdicts_of_a_table_are_those_of_benjamini_and_hochberg():
     rows = [Measured((log, 1.01 * log + 0.02, log - 0.02), 30) for log in (0.03, 0.05, 0.08, 0.12, 0.2, 0.4, -0.3)]
     made = comparisons.judged(rows)
     logs = np.array([row.logs for row in rows])
-    variances, freedoms = moderation.moderated(logs.var(axis=1, ddof=1), np.full(len(rows), 2))
+    variances, freedoms = moderation.moderate(logs.var(axis=1, ddof=1), np.full(len(rows), 2))
     p = 2 * stats.t.sf(abs(logs.mean(axis=1)) / np.sqrt(variances / 3), freedoms)
     expected = stats.false_discovery_control(p) <= 0.025
     assert [comparison.verdict in ("faster", "slower") for comparison in made] == expected.tolist()
