@@ -22,40 +22,42 @@ _measured_cases = 0  # by this process
 
 
 def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool = False) -> dict:
-    """Measure a case and return its record; so many `slots` divide the free memory.
+    """Measure a case and return its record.
 
-    Running out of memory gives a record with the status `oom`. It tells the `reason`, what `ran_out`, whether the
-    process was `fresh`, and the `limit_bytes` where there was a limit. Another error gives a record with the status
-    `failed` and the `reason`; with `raises`, it is raised instead."""
-    allocator.use(getattr(case, "allocator", "keeps"))
+    Each of `slots` kernels gets its share of the free memory. Running out of it gives a record with the status `oom`,
+    which tells the `reason`, what `ran_out`, whether the process was `fresh`, and the `limit_bytes` where there was a
+    limit. Another error gives a record with the status `failed` and the `reason`; with `raises`, it is raised
+    instead."""
+    allocator.use(case.allocator)
     environment.keep_quota()
     gc.collect()
     # later collections need not search what is alive now
     gc.freeze()
-    here = on(case.device)
+    device_kind = on(case.device)
     started = records.now()
     began_s = time.monotonic()
     probe_ms = []
     if case.probed_before:
         probe_ms = noise.probe(case.device)
     # what a GPU holds before the case, such as the workspaces of its libraries, is no memory of the case
-    level_bytes = here.memory_bytes().get("end", 0)
+    level_bytes = device_kind.memory_bytes().get("end", 0)
     recording = Recording(case, round, _measured_cases, level_bytes)
-    with here.watch() as states:
+    with device_kind.watch() as states:
         try:
             status, metrics = _attempt(recording, seconds, slots, raises)
         finally:
             _clear(recording)
     if status == "ok":
         metrics["noise_probe_ms"] = probe_ms + noise.probe(case.device)
-    around = environment.describe(case.device) | states
+    description = environment.describe(case.device) | states
     seconds_taken = time.monotonic() - began_s
-    return records.create(type(case).experiment, asdict(case), round, status, metrics, around, started, seconds_taken)
+    experiment = type(case).experiment
+    return records.create(experiment, asdict(case), round, status, metrics, description, started, seconds_taken)
 
 
 def _attempt(recording: Recording, seconds: float, slots: int, raises: bool) -> tuple[str, dict]:
     """Measure a case with limited memory; return its status and metrics."""
-    with memory_limit.limited(slots, recording.case.device) as limit_bytes:
+    with memory_limit.limit(slots, recording.case.device) as limit_bytes:
         try:
             recording.case.measure(recording, seconds)
             return "ok", recording.metrics

@@ -23,7 +23,7 @@ class FlashAttentionTorch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False, block=BLOCK, compiled=False):
-        weigh = _compiled(_weigh) if compiled else _weigh
+        weigh = _compile(_weigh) if compiled else _weigh
         q_XTD = _as_3d(Q)
         k_XSD = _as_3d(K)
         v_XSD = _as_3d(V)
@@ -58,7 +58,7 @@ class FlashAttentionTorch(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # a second derivative would be wrong, since the log-sum-exp would count as a constant
     def backward(ctx, dout):
-        weigh_again = _compiled(_weigh_again) if ctx.compiled else _weigh_again
+        weigh_again = _compile(_weigh_again) if ctx.compiled else _weigh_again
         Q, K, V, out, logsumexp = ctx.saved_tensors
         scale = 1 / math.sqrt(Q.shape[-1])
         q_XTD = _as_3d(Q)
@@ -96,7 +96,7 @@ class FlashAttentionTorch(torch.autograd.Function):
 
 
 @functools.cache
-def _compiled(function):
+def _compile(function):
     return torch.compile(function, dynamic=True, fullgraph=True)  # under a mask each block has its own shape
 
 

@@ -49,7 +49,7 @@ def of_processes(logs: pd.Series, cases: pd.Series, noise: pd.Series | float = 0
     counts = grouped.count()
     freedom = counts - 1
     variance = grouped.var(ddof=1)
-    moderated = moderation.moderated(variance.fillna(0).to_numpy(), freedom.to_numpy())
+    moderated = moderation.moderate(variance.fillna(0).to_numpy(), freedom.to_numpy())
     if moderated is None:
         variance = variance.where(counts >= FEWEST_ALONE)
     else:

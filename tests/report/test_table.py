@@ -65,7 +65,7 @@ def test_with_other_cases_every_round_counts_by_the_moderated_variance():
     made = table(by_hand.frame(*rows))
     counts = np.array([5, 4, 3, 2, 1])
     own = np.array([logs_of(of_case).var(ddof=1) for of_case in rounds[:4]] + [0.0])
-    variances, freedoms = moderation.moderated(own, counts - 1)
+    variances, freedoms = moderation.moderate(own, counts - 1)
     for row, of_case, variance, freedom in zip(made.itertuples(), rounds, variances, freedoms, strict=True):
         logs = logs_of(of_case)
         expected = stats.t.interval(0.95, freedom, logs.mean(), math.sqrt(variance / len(logs)))
