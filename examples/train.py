@@ -11,16 +11,11 @@ from lib import config, fast, model, precision
 from lib.instruments import allocator, device, processor
 
 
-class Encoder(nn.Module):  # of PyTorch's own layers
-    def __init__(self, width: int):
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
-        self.embedding, self.head = nn.Embedding(256, width), nn.Linear(width, 256)
-        self.encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-
-    def forward(self, tokens_BT):
-        mask = nn.Transformer.generate_square_subsequent_mask(tokens_BT.shape[1], tokens_BT.device)
-        return self.head(self.encoder(self.embedding(tokens_BT), mask, is_causal=True))
+class CausalLayer(nn.TransformerEncoderLayer):
+    # PyTorch compiles no forward pass of its own classes, only those of others
+    def forward(self, x_BTC, **_):
+        mask = nn.Transformer.generate_square_subsequent_mask(x_BTC.shape[1], x_BTC.device)
+        return super().forward(x_BTC, mask, is_causal=True)
 
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -39,7 +34,9 @@ if args.model == "llama":
         LlamaConfig(vocab_size=256, hidden_size=256, intermediate_size=1024, num_hidden_layers=4)
     )
 elif args.model == "encoder":
-    network = Encoder(256)
+    layer = CausalLayer(256, 4, 1024, dropout=0.0, batch_first=True, norm_first=True)
+    layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    network = nn.Sequential(nn.Embedding(256, 256), layers, nn.Linear(256, 256))
 else:
     network = model.TransformerLM(config.Config(256, args.context, 256, 1024, 4, 4), "sdpa")
 text = torch.tensor(list(Path(args.text).read_bytes()))
@@ -60,6 +57,4 @@ for step in range(1, args.steps + 1):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    print(
-        f"step {step}: loss {loss.item():.3f}", f"{tokens_BT.numel() / (time.perf_counter() - began_s):,.0f} tokens/s"
-    )
+    print(f"step {step}: loss {loss.item():.3f}, {tokens_BT.numel() / (time.perf_counter() - began_s):,.0f} tokens/s")
