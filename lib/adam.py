@@ -101,7 +101,7 @@ def _as_float(step: Tensor) -> float | Tensor:
 
 
 @functools.cache
-def _compiled(variant):
+def _compile(variant):
     # At the first step, since importing the compiler takes seconds. Not `fullgraph`, which raises after eight graphs.
     return torch.compile(variant, dynamic=False)
 
@@ -110,8 +110,8 @@ VARIANTS = {
     "single_tensor": single_tensor,
     "foreach": foreach,
     "fused": fused,
-    "compiled_single_tensor": lambda *lists_and_hyper: _compiled(single_tensor)(*lists_and_hyper),
-    "compiled_foreach": lambda *lists_and_hyper: _compiled(foreach)(*lists_and_hyper),
+    "compiled_single_tensor": lambda *lists_and_hyper: _compile(single_tensor)(*lists_and_hyper),
+    "compiled_foreach": lambda *lists_and_hyper: _compile(foreach)(*lists_and_hyper),
 }
 
 

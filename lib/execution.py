@@ -22,8 +22,8 @@ from lib.paths import ROOT
 
 # else it warns of each parameter that a notebook does not name, such as `skip`
 logging.getLogger("papermill").setLevel(logging.ERROR)
-# the one error that a notebook may show and go on
-NOT_MEASURED = "NotMeasured"
+# else it prints a traceback where a signal ends an execution
+logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
 def socket_folder() -> str:
@@ -62,10 +62,7 @@ class _Engine(NBClientEngine):
             if cell_index == len(nb_man.nb.cells) - 1:
                 on_last()
 
-        client = _Client(
-            nb_man, kernel, kernel_name=kernel_name, startup_timeout=120, allow_error_names=[NOT_MEASURED],
-            on_cell_execute=call_on_last,
-        )  # fmt: skip
+        client = _Client(nb_man, kernel, kernel_name=kernel_name, startup_timeout=120, on_cell_execute=call_on_last)
         # nbclient answers an Output widget while it waits for a reply, which it then may miss (its issue 312)
         client.widget_registry = {}
         try:
@@ -109,8 +106,8 @@ def execute(
 
     It ends with the first cell tagged `until`, with the last cell if there is none, and calls `on_last` when that cell
     begins. A kernel that does not run yet is started, with these environment `variables`, and its process writes to
-    `log`. It runs on afterwards. After NotMeasured the notebook goes on. Raises NotebookFailed after another error, or
-    if the last cell is never reached, and, with nothing written, nbclient's DeadKernelError when the kernel dies."""
+    `log`. It runs on afterwards. Raises NotebookFailed after an error, or if the last cell is never reached, and, with
+    nothing written, nbclient's DeadKernelError when the kernel dies."""
     notebook = read(source)
     for position, cell in enumerate(notebook.cells):
         if until in cell.metadata.get("tags", []):
@@ -138,7 +135,7 @@ def _check(output: Path) -> None:
     errors = []
     for cell in code_cells:
         for shown in cell.outputs:
-            if shown.output_type == "error" and shown.ename != NOT_MEASURED:
+            if shown.output_type == "error":
                 errors.append(f"{shown.ename}: {shown.evalue}")
     nbformat.write(notebook, output)
     # papermill takes sys.exit for success

@@ -20,7 +20,8 @@ DEFAULTS = Hyper()
 def compile_layers(network: nn.Module) -> None:
     """Compile each element of a model's nn.ModuleLists; the rest stays eager.
 
-    Equal layers share a graph, so this takes a fraction of the whole model's time. Raises ValueError without a list."""
+    Equal layers share a graph, so this takes a fraction of the whole model's time. PyTorch compiles no forward pass of
+    its own classes, such as nn.TransformerEncoderLayer, but those of subclasses. Raises ValueError without a list."""
     layers = []
     for module in network.modules():
         if isinstance(module, nn.ModuleList):

@@ -14,4 +14,5 @@ class NotebookFailed(Exception):
 
 def sweeps() -> dict[str, Path]:
     """Return the sweep files by name."""
+    # a link may lead to a file that is gone
     return {file.stem: file for file in sorted(SWEEPS.glob("*.yaml")) if file.is_file()}

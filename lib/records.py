@@ -38,17 +38,6 @@ UNWATCHED = (
 )  # fmt: skip
 
 
-class NotMeasured(LookupError):
-    """Say in one line that a question has no data here; a notebook goes on."""
-
-    def __init__(self, what: str):
-        super().__init__(f"Not measured by this sweep: {what}.")
-
-    def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows instead of a traceback."""
-        return [str(self)]
-
-
 class CannotWrite(Exception):
     """Say that a file cannot be written, for example because the disk is full."""
 

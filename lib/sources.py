@@ -1,8 +1,8 @@
 """Digest what the page is rendered from.
 
 A page from the same sources need not be rendered again: `python -m lib.sources` exits with 0 if nothing is new, with 1
-otherwise. It stands outside of `lib.report`, which takes seconds to load. What counts is the content of the files. Their
-times do not: records that come from another box are older than the page.
+otherwise. It stands outside of `lib.report`, which takes seconds to load. What counts is the content of files, not
+their times: records that come from another box are older than the page.
 """
 
 import hashlib

@@ -146,7 +146,7 @@ class Samples:
         self.add()
 
     def batch(self) -> None:
-        """Run iterations that are short for the clock in batches from now on."""
+        """Switch to batches if an iteration is shorter than `clock.short_ns`."""
         middle = statistics.median(self.total)
         if middle < self.clock.short_ns:
             self.calls = math.ceil(BATCH_NS / max(middle, RESOLUTION_NS))

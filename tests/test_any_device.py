@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lib import fast, model
-from lib.experiments import cases, measure
+from lib.experiments import attempt, cases
 from lib.instruments import noise
 from pretended import pretended
 
@@ -56,7 +56,7 @@ def test_an_experiment_measures_there(kind, experiment):
     with pretended(kind):
         for axes in CASES[experiment]:
             for case in cases.grid(experiment, **axes, device=kind):
-                record = measure.measure(case, round=1, seconds=0.01, raises=True)
+                record = attempt.measure(case, round=1, seconds=0.01, raises=True)
                 assert record["status"] == "ok"
                 assert record["case"]["device"] == kind
                 if experiment not in ("precision", "warmup", "kernels"):

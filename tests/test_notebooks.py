@@ -9,22 +9,14 @@ import sys
 import nbformat
 import papermill
 import pytest
-from nbformat import v4
 
-import odd
-from lib import catalog, execution, notebooks, records
+from lib import catalog, notebooks, records
 from lib.experiments import cases
 from lib.paths import ROOT
-from lib.report import answers, old_kind
 
 FILES = sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))
 FORBIDDEN = (ast.ClassDef, ast.Try, ast.AsyncFunctionDef)
 STRIP = "jupyter nbconvert --clear-output --inplace FILE strips them"
-OLD = []  # experiments whose notebook is of the old kind; test_notebooks_again has those of the new one
-for notebook_file in FILES:
-    if notebook_file.stem in catalog.CATALOG and old_kind.is_old(nbformat.read(notebook_file, as_version=4)):
-        OLD.append(notebook_file.stem)
-LOOKS_UP = re.compile(r"\b(tidy|compare|answers)\.\w+\(")
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -41,14 +33,8 @@ def test_a_notebook_keeps_its_form(file):
         lines = [line for line in cell.source.splitlines() if line.strip()]
         assert len(lines) <= 15, cell.source
         total += len(lines)
-        # in the old kind a cell that looks up lets the notebook go on; explore has no missing answers
-        tags = cell.metadata.get("tags", [])
-        tree.body = [node for node in tree.body if not isinstance(node, ast.FunctionDef)]
-        looks_up = LOOKS_UP.search(ast.unparse(tree)) and not {"parameters", "measure"} & set(tags)
-        if looks_up and old_kind.is_old(notebook) and file.stem != "explore":
-            assert "raises-exception" in tags, cell.source
     # explore is a small program with menus, and no chapter
-    assert total <= (150 if old_kind.is_old(notebook) or file.stem == "explore" else 120)
+    assert total <= (150 if file.stem == "explore" else 120)
 
 
 def test_each_experiment_has_an_entry_and_each_entry_a_notebook():
@@ -68,55 +54,6 @@ def test_parameters_are_the_fields_of_a_case_and_the_settings(experiment):
     defaults = papermill.inspect_notebook(str(notebooks.NOTEBOOKS / f"{experiment}.ipynb"))
     assert set(defaults) == names
     assert [(name, defaults[name]["default"]) for name in list(defaults)[-2:]] == [("round", "0"), ("machine", '""')]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Execute a notebook in a kernel that all share; return its answers and the names of its errors.
-
-    There are records of two machines: on one everything ran out of memory, on the other a case of Adam's failed."""
-    folder = tmp_path_factory.mktemp("notebooks")
-    around = {"machine": "small-1c", "hardware": "a test"}
-    with pytest.MonkeyPatch.context() as patch, execution.shared_kernel() as kernel:
-        patch.setenv("RESULTS", str(folder / "results"))
-        for name in catalog.CATALOG:
-            records.save(records.create(name, vars(cases.grid(name)[0]), 1, "oom", {"reason": "a test"}, around))
-        broken = around | {"machine": "broken-1c"}
-        records.save(records.create("adam", vars(cases.grid("adam")[0]), 1, "failed", {"reason": "a test"}, broken))
-
-        def run(notebook, **parameters):
-            source = folder / f"{notebook}.ipynb"
-            output = folder / f"{notebook}-executed.ipynb"
-            cells = nbformat.read(notebooks.NOTEBOOKS / source.name, as_version=4)
-            if notebook in catalog.CATALOG:
-                # after all cells the measuring one must still take none of their names for a mistyped parameter
-                again = f'measure.run("{notebook}", {{**vars(), "machine": "small-1c"}});'
-                cells.cells.append(v4.new_code_cell(again))
-            nbformat.write(cells, source)
-            execution.execute(kernel, source, output, parameters)
-            executed = nbformat.read(output, as_version=4)
-            outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
-            return answers.collect(executed), {output.ename for output in outputs if output.output_type == "error"}
-
-        yield run
-
-
-@pytest.mark.parametrize(("notebook", "parameters"), odd.sets(OLD))
-def test_at_odd_parameters_by_hand_a_notebook_answers_or_says_what_is_missing(notebook, parameters, run):
-    told, errors = run(notebook, seconds=0.02, **parameters)
-    assert errors <= {"NotMeasured"}
-    # one rung alone has no gain to tell
-    assert any(key.startswith(notebook) for key in told) or notebook == "ladder"
-
-
-LITTLE = [(name, "small-1c") for name in (*OLD, "compile")]
-LITTLE += [(name, "broken-1c") for name in ("summary", "questions", "method", "published", "compile", "peers")]
-
-
-@pytest.mark.parametrize(("notebook", "machine"), LITTLE)
-def test_where_all_ran_out_of_memory_or_has_no_records_a_notebook_says_what_is_missing(notebook, machine, run):
-    _, errors = run(notebook, machine=machine)
-    assert errors <= {"NotMeasured"}
 
 
 def test_a_mistyped_parameter_ends_plain_papermill_in_one_line_and_nothing_is_measured(own_results, tmp_path):

@@ -13,7 +13,7 @@ from nbformat import v4
 import odd
 from lib import catalog, execution, notebooks, records
 from lib.experiments import cases
-from lib.report import answers, old_kind
+from lib.report import answers
 
 MUTATING = {"add", "append", "clear", "extend", "insert", "pop", "remove", "set", "setdefault", "update"}
 MIMES = ("text/html", "text/markdown", "text/plain")
@@ -22,17 +22,9 @@ IDS = re.compile(r'\b(id|xlink:href|href|clip-path)="[^"]*"|url\(#[^)]*\)|0x[0-9
 MISSING = re.compile(r"\bnan\b|(?<!\S)–(?!\w)")  # what a value that is none looks like in a sentence
 
 
-def of_new_kind():
-    """List the notebooks of the new kind, by name."""
-    names = []
-    for file in sorted(notebooks.NOTEBOOKS.glob("*.ipynb")):
-        if not old_kind.is_old(nbformat.read(file, as_version=4)):
-            names.append(file.stem)
-    return names
-
-
-NEW = of_new_kind()
-MEASURING = [name for name in NEW if name in catalog.CATALOG]
+NAMES = [file.stem for file in sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))]
+MEASURING = [name for name in NAMES if name in catalog.CATALOG]
+ONLY_TELLING = [name for name in NAMES if name not in (*catalog.CATALOG, "accounting", "explore", "published")]
 
 
 def code_cells(notebook):
@@ -67,7 +59,7 @@ def root(node):
     return node.id if isinstance(node, ast.Name) else ""
 
 
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_assigned_in_one_cell_and_changed_in_no_other(name):
     homes = {}
     for cell in code_cells(nbformat.read(notebooks.NOTEBOOKS / f"{name}.ipynb", as_version=4)):
@@ -174,6 +166,13 @@ def test_accounting_measures_nothing_and_answers_from_its_formulas(tokens, run_a
     a = tokens * 1.8e11 / 4.6e14
     b = 1.5 * 53_248 * 1.8e11 / 4.6e14
     assert f"{int((a + b + a * b) ** 2 / (4 * a * b)):,} devices" in told["accounting"]
+
+
+@pytest.mark.parametrize("name", ONLY_TELLING)
+@pytest.mark.parametrize("machine", ["small-1c", "xeon-2c-0e51"])
+def test_a_chapter_that_measures_nothing_tells_what_there_is(name, machine, run_again):
+    told = run_again(name, machine=machine)
+    assert not any(MISSING.search(text) for text in told.values()), told
 
 
 @pytest.mark.parametrize("machine", ["small-1c", "unheard-of", "xeon-2c-0e51", "nvidia-h100-80gb-hbm3-6a71"])

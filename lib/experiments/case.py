@@ -47,7 +47,8 @@ class Work:
     def __post_init__(self):
         if self.clock is None:
             self.clock = device.on(self.device).clock()
-        self.repeats |= self.before is timing.nothing
+        if self.before is timing.nothing:
+            self.repeats = True
 
 
 @dataclass
@@ -92,11 +93,12 @@ class Case:
     another type, out of range, or not among the names of its field (see `validate.fields`)."""
 
     experiment: ClassVar[str]
+    allocator: ClassVar[str] = "keeps"  # what the process does with freed memory (see `allocator.use`)
     compiles: ClassVar[bool] = False  # True if any part goes through torch.compile
     probed_before: ClassVar[bool] = True  # False if the noise probe would warm up what must be cold
 
     def __post_init__(self):
-        object.__setattr__(self, "device", device.named(self.device))
+        object.__setattr__(self, "device", device.choose(self.device))
         validate.fields(self)
 
     def unavailable(self) -> str | None:

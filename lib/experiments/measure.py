@@ -1,27 +1,19 @@
 """Measure cases one by one, and save the record of each as soon as it is done.
 
 `run` is what every notebook calls: it measures the grid of the notebook's axes, by hand or in a sweep, and with a
-machine's name it only loads that machine's records.
+machine's name it only loads that machine's records. For that no torch is needed, hence the imports within functions.
 """
 
 import contextlib
 import difflib
-import gc
 import os
-import re
-import time
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import pandas as pd
-import scipy.stats  # noqa: F401  loaded here, its pages count in no case's peak
 
 from lib import records, validate
 from lib.experiments import cases
-from lib.experiments.case import Case, Recording
-from lib.instruments import allocator, compilation, environment, memory_limit, noise, peak_memory
-from lib.instruments.device import on
 from lib.validate import BadInput
 
 KERNEL = "KERNEL"  # the variable that marks a sweep's kernels and what they start; names a scratch folder
@@ -30,12 +22,6 @@ SETTINGS = {"seconds": 0.4, "round": 0, "machine": "", "skip": []}  # parameters
 SIMPLE = (str, int, float, bool, list, tuple, range, type(None))  # what a mistyped parameter may be
 NEARLY = 0.8  # of a name's letters, as difflib counts them: from here on it may be mistyped
 LEAST_SECONDS = 0.001
-LONGEST_REASON = 300  # characters of an error in a record
-ADVICE = "\n\nSet TORCHDYNAMO_VERBOSE"  # with which PyTorch ends what failed to compile
-# of a path in quotation marks, and of others, which may follow an option such as -I
-FOLDERS = re.compile(r"""(?<=['"])/[^'"\n]*/|(?:(?<![\w/.~])|(?<=-[IL]))/(?!/)(?:[^\s'"/]*/)*""")
-
-_measured_cases = 0  # by this process
 
 
 def run(experiment: str, names: Mapping[str, object]) -> pd.DataFrame:
@@ -103,7 +89,7 @@ def _check(seconds: object, round: object, machine: object, skip: object) -> Non
         raise ValueError(f"skip: got {validate.shown(skip)}, expected a list of names of cases")
 
 
-def _left(grid: Sequence[Case], round: int, skip: Sequence[str]) -> list[Case]:
+def _left(grid: Sequence, round: int, skip: Sequence[str]) -> list:
     """Return the cases of a grid that are not skipped, in the order of the round."""
     names = {records.name(asdict(case)): case for case in grid}
     for name in skip:
@@ -114,8 +100,10 @@ def _left(grid: Sequence[Case], round: int, skip: Sequence[str]) -> list[Case]:
     return left
 
 
-def _measure_by_hand(grid: Sequence[Case], seconds: float, round: int) -> list[dict]:
+def _measure_by_hand(grid: Sequence, seconds: float, round: int) -> list[dict]:
     """Measure cases with a line of progress; name and leave out what cannot run."""
+    from lib.experiments import attempt
+
     made = []
     reasons = []
     interrupted = ""
@@ -128,7 +116,7 @@ def _measure_by_hand(grid: Sequence[Case], seconds: float, round: int) -> list[d
                 print(f"\r{reasons[-1]}".ljust(100))
                 continue
             print(f"\r{number} of {len(grid)}: {called}".ljust(100), end="", flush=True)
-            record = measure(case, round, seconds, raises=True)
+            record = attempt.measure(case, round, seconds, raises=True)
             records.save(record)
             made.append(record)
     except KeyboardInterrupt:
@@ -139,91 +127,17 @@ def _measure_by_hand(grid: Sequence[Case], seconds: float, round: int) -> list[d
     return made
 
 
-def _measure_in_sweep(grid: Sequence[Case], seconds: float, round: int) -> list[dict]:
+def _measure_in_sweep(grid: Sequence, seconds: float, round: int) -> list[dict]:
     """Measure cases until the supervisor interrupts or a new process does better."""
+    from lib.experiments import attempt
+
     made = []
     # after its deadline the supervisor interrupts at the next record, so that the case in hand has hardly begun
     with contextlib.suppress(KeyboardInterrupt):
         for case in grid:
-            record = measure(case, round, seconds, int(os.environ[SLOTS]))
+            record = attempt.measure(case, round, seconds, int(os.environ[SLOTS]))
             records.save(record)
             made.append(record)
             if records.ends_process(record):
                 break
     return made
-
-
-def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool = False) -> dict:
-    """Measure a case and return its record; so many `slots` divide the free memory.
-
-    Running out of memory gives a record with the status `oom`. It tells the `reason`, what `ran_out`, whether the
-    process was `fresh`, and the `limit_bytes` where there was a limit. Another error gives a record with the status
-    `failed` and the `reason`; with `raises`, it is raised instead."""
-    allocator.use(getattr(case, "allocator", "keeps"))
-    environment.keep_quota()
-    gc.collect()
-    # later collections need not search what is alive now
-    gc.freeze()
-    here = on(case.device)
-    started = records.now()
-    began_s = time.monotonic()
-    probe_ms = []
-    if case.probed_before:
-        probe_ms = noise.probe(case.device)
-    # what a GPU holds before the case, such as the workspaces of its libraries, is no memory of the case
-    level_bytes = here.memory_bytes().get("end", 0)
-    recording = Recording(case, round, _measured_cases, level_bytes)
-    with here.watch() as states:
-        try:
-            status, metrics = _attempt(recording, seconds, slots, raises)
-        finally:
-            _clear(recording)
-    if status == "ok":
-        metrics["noise_probe_ms"] = probe_ms + noise.probe(case.device)
-    around = environment.describe(case.device) | states
-    seconds_taken = time.monotonic() - began_s
-    return records.create(type(case).experiment, asdict(case), round, status, metrics, around, started, seconds_taken)
-
-
-def _attempt(recording: Recording, seconds: float, slots: int, raises: bool) -> tuple[str, dict]:
-    """Measure a case with limited memory; return its status and metrics."""
-    with memory_limit.limited(slots, recording.case.device) as limit_bytes:
-        try:
-            recording.case.measure(recording, seconds)
-            return "ok", recording.metrics
-        # sys.exit would look like the end of the notebook
-        except (Exception, SystemExit) as error:
-            if peak_memory.out_of_memory(error):
-                metrics = {"reason": _reason(error), "ran_out": recording.part, "fresh": recording.earlier_cases == 0}
-                if limit_bytes is not None:
-                    metrics["limit_bytes"] = limit_bytes
-                return "oom", metrics
-            if raises:
-                raise
-            # kept in the kernel's log
-            traceback.print_exc()
-            return "failed", {"reason": _reason(error)}
-
-
-def _clear(recording: Recording) -> None:
-    """Free what a case has built and compiled, for the next one."""
-    global _measured_cases
-    _measured_cases += 1
-    recording.free()
-    if recording.compiled:
-        # its graphs hold memory, with CUDA graphs much of it
-        compilation.reset()
-    gc.collect()
-    allocator.release()
-    on(recording.case.device).release()
-
-
-def _reason(error: BaseException) -> str:
-    """Describe an exception in one line, without folders, which may name a person.
-
-    Of a long one the middle is left out: a compiler's command comes before what is wrong with it."""
-    text = f"{type(error).__name__}: {error}".partition(ADVICE)[0]
-    line = " ".join(FOLDERS.sub("", text).split())
-    if len(line) > LONGEST_REASON:
-        line = f"{line[: LONGEST_REASON // 3]} ... {line[-LONGEST_REASON // 2 :]}"
-    return line

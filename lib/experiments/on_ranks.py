@@ -49,7 +49,7 @@ class OnRanks(Case):
             # the failed call, or an interrupt, has closed the world
             _worlds.clear()
             raise
-        record.metrics |= merged(of_ranks)
+        record.metrics |= merge(of_ranks)
 
     def measure_in_rank(self, record: Recording, seconds: float) -> None:
         """Measure the case in this rank: by default as `Case` does in one process."""
@@ -70,10 +70,10 @@ def in_rank(case: OnRanks, round: int, seconds: float) -> dict:
     """Return a case's metrics in this rank; the ranks divide the free memory."""
     record = Recording(case, round)
     gc.collect()
-    # later collections need not search what is alive now, nor does `held_bytes` count it
+    # later collections need not search what is alive now, nor does `count_bytes` count it
     gc.freeze()
     try:
-        with memory_limit.limited(case.world, case.place):
+        with memory_limit.limit(case.world, case.place):
             case.measure_in_rank(record, seconds)
         return record.metrics
     finally:
@@ -81,7 +81,7 @@ def in_rank(case: OnRanks, round: int, seconds: float) -> dict:
         on(case.place).release()
 
 
-def merged(of_ranks: Sequence[Mapping]) -> dict:
+def merge(of_ranks: Sequence[Mapping]) -> dict:
     """Join the ranks' metrics: the first text, a table's rows, the largest numbers."""
     metrics = {}
     for name, of_first_rank in of_ranks[0].items():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lib import adam, precision, timing
 from lib.experiments.training import FIRST, Training
 from lib.instruments import peak_memory
-from lib.instruments.memory_trace import held_bytes
+from lib.instruments.memory_trace import count_bytes
 from lib.parallel import ddp
 from lib.parallel.fsdp import FullySharded
 from lib.parallel.sharded import ShardedOptimizer
@@ -69,7 +69,7 @@ class Replica(Training):
         owners = {"reference": reference, "parameters": params, "gradients": gradients, "states": states}
         # gloo's threads may have tensors still to free, for which they need the interpreter
         time.sleep(0.05)
-        sizes = held_bytes(owners, self.case.device)
+        sizes = count_bytes(owners, self.case.device)
         sizes["all"] -= sizes.pop("reference")
         return peak_memory.in_mib(sizes)
 

@@ -23,7 +23,7 @@ class FlashAttentionTorch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, Q, K, V, is_causal=False, block=BLOCK, compiled=False):
-        weigh = _compiled(_weigh) if compiled else _weigh
+        weigh = _compile(_weigh) if compiled else _weigh
         q_XTD = _as_3d(Q)
         k_XSD = _as_3d(K)
         v_XSD = _as_3d(V)
@@ -58,7 +58,7 @@ class FlashAttentionTorch(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # a second derivative would be wrong, since the log-sum-exp would count as a constant
     def backward(ctx, dout):
-        weigh_again = _compiled(_weigh_again) if ctx.compiled else _weigh_again
+        weigh_again = _compile(_weigh_again) if ctx.compiled else _weigh_again
         Q, K, V, out, logsumexp = ctx.saved_tensors
         scale = 1 / math.sqrt(Q.shape[-1])
         q_XTD = _as_3d(Q)
@@ -96,7 +96,7 @@ class FlashAttentionTorch(torch.autograd.Function):
 
 
 @functools.cache
-def _compiled(function):
+def _compile(function):
     return torch.compile(function, dynamic=True, fullgraph=True)  # under a mask each block has its own shape
 
 
@@ -153,9 +153,9 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> Non
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights that are not yet divided by their total.
+    """Turn scores into weights not yet divided; update maximum and total.
 
-    Updates maximum and total. Returns the factor by which earlier sums shrink."""
+    Returns the factor by which earlier sums shrink."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))
     scores_XRN.sub_(new_XR1).exp_()
     shrink_XR1 = torch.exp(largest_XR1 - new_XR1)

@@ -277,8 +277,8 @@ def flush(name: str) -> Callable[[], torch.Tensor]:
     return torch.zeros(size_bytes // 4, device=name).sum
 
 
-def named(name: str = "auto") -> str:
-    """Return the device of that name; `auto` picks the fastest one that PyTorch sees.
+def choose(name: str = "auto") -> str:
+    """Return the name of a device that PyTorch sees; `auto` picks the fastest one.
 
     Raises ValueError for a device that is unknown or not seen. So does `auto` where the driver lists a GPU that PyTorch
     does not see: measuring the processor instead would surprise."""

@@ -18,7 +18,7 @@ SHARE_OF_FREE = 0.9  # the rest is for the system and for what this process take
 
 
 @contextlib.contextmanager
-def limited(processes: int = 1, device: str = "cpu") -> Iterator[int | None]:
+def limit(processes: int = 1, device: str = "cpu") -> Iterator[int | None]:
     """Limit the memory of this process in the block, and yield the limit in bytes.
 
     Yields None where nothing is limited: on other systems than Linux, and on a GPU, whose own allocator raises."""

@@ -159,7 +159,7 @@ def _innermost_module(model: nn.Module) -> Iterator[Callable[[], str]]:
         yield lambda: running[-1]
 
 
-def held_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str, int]:
+def count_bytes(owners: Mapping[str, Iterable[Tensor]], device: str) -> dict[str, int]:
     """Return the bytes of each owner's tensors, and of `all` tensors.
 
     Each storage counts once, for the first owner. On a GPU the allocator counts `all`; on a CPU these are the owners'

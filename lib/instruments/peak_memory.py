@@ -43,15 +43,15 @@ def peaks(iteration: Iteration, device: str, level_bytes: int = 0) -> dict[str, 
     - MPS reports no peaks."""
     if device == "cpu":
         return in_mib(follow(iteration).peaks())
-    here = on(device)
+    device_kind = on(device)
     sizes = {}
 
     def mark(phase: str) -> None:
-        for name, size in here.memory_bytes().items():
+        for name, size in device_kind.memory_bytes().items():
             sizes[f"{phase}_{name}"] = size - level_bytes
 
     # peaks count from here on
-    here.memory_bytes()
+    device_kind.memory_bytes()
     iteration(mark)
     return in_mib(sizes)
 
@@ -98,7 +98,7 @@ class History(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         arguments = tree_leaves((args, kwargs))
-        # the argument of lift_fresh was made just now, from numbers
+        # the argument of lift_fresh is a literal that became a tensor; it was not alive before
         if function is not torch.ops.aten.lift_fresh.default:
             for leaf in arguments:
                 self._see(leaf, "")

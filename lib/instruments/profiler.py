@@ -93,10 +93,10 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = (), di
     windows = windows[windows["iteration"] == median]
     calls = calls[calls["iteration"] == median]
     result["kernels"] = _largest(calls).to_dict("list")
-    result["classes"] = _summed(calls, ["phase", "class"]).to_dict("list")
+    result["classes"] = _sum_up(calls, ["phase", "class"]).to_dict("list")
     if parts:
         calls_in_parts = _inside(calls, _part_spans(events, windows, parts), by="thread")
-        result["parts"] = _summed(calls_in_parts, ["part", "phase", "class"]).to_dict("list")
+        result["parts"] = _sum_up(calls_in_parts, ["part", "phase", "class"]).to_dict("list")
     return result
 
 
@@ -189,7 +189,7 @@ def _durations(windows: pd.DataFrame, calls: pd.DataFrame, device: str) -> pd.Da
     return durations.pivot_table(index="iteration", columns="phase", values="ms", observed=True)
 
 
-def _summed(calls: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _sum_up(calls: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Tabulate calls and microseconds in one iteration, by these columns."""
     # a categorical keeps the order of the classes in every table
     calls = calls.assign(**{"class": pd.Categorical(calls["class"], kernel_classes.CLASSES)})
@@ -199,7 +199,7 @@ def _summed(calls: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 def _largest(calls: pd.DataFrame) -> pd.DataFrame:
     """Tabulate the kernels of each phase that take most of its time."""
-    kernels = _summed(calls, ["phase", "name", "class"]).rename(columns={"name": "kernel"})
+    kernels = _sum_up(calls, ["phase", "name", "class"]).rename(columns={"name": "kernel"})
     phase_us = kernels.groupby("phase", observed=True)["total_us"].transform("sum")
     kernels["share_percent"] = 100 * kernels["total_us"] / phase_us
     kernels = kernels.sort_values(["phase", "total_us"], ascending=[True, False], kind="stable")

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -172,4 +173,8 @@ def standalone(drawing: str) -> str:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            # ends as an exception does, so that the kernel and its folder go, too
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     sys.exit(main())

@@ -9,29 +9,12 @@ import json
 import re
 from pathlib import Path
 
-from IPython import get_ipython
 from IPython.display import display
 from nbformat import NotebookNode
 
 from lib import paths, records
 
 SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
-
-
-def _after_missing(shell, kind, error, trace, tb_offset=None) -> None:
-    """Show an error, unless a cell above had no data for the name it misses."""
-    # the source of cells without data, one of which would have assigned the name; in notebooks of the new kind, where
-    # nothing raises NotMeasured, there is none, and every error is shown
-    code = shell.user_ns.get("_without_data", "")
-    was_said_above = kind is NameError and re.search(rf"\b{error.name}\b", code)
-    if was_said_above or kind is records.NotMeasured:
-        shell.user_ns["_without_data"] = f"{code}\n{shell.user_ns['In'][-1]}"
-    if not was_said_above:
-        shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
-
-
-if get_ipython():
-    get_ipython().set_custom_exc((records.NotMeasured, NameError), _after_missing)
 
 
 def answer(key: str, text: str, shown: bool = True) -> None:

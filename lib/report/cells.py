@@ -9,7 +9,6 @@ from nbconvert.filters.markdown_mistune import MarkdownWithMath, MathBlockParser
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
-from lib import execution
 from lib.report.show import LINE
 
 # tags of cells whose code, or text, the page does not show: `by-hand` tells those who run the notebook what to change
@@ -81,9 +80,6 @@ def _outputs(output: NotebookNode) -> list[NotebookNode]:
     """Return an output as the page shows it; of warnings a line each, no progress."""
     if output.output_type == "stream" and output.name == "stderr":
         return [line(text) for text in re.findall("Warning: (.*)", output.text)]
-    # of the old kind alone
-    if output.output_type == "error" and output.ename == execution.NOT_MEASURED:
-        return [line(output.evalue)]
     # the head of the chapter tells of another error
     if output.output_type == "error":
         return []

@@ -26,7 +26,7 @@ from traitlets.config import Config
 
 from lib import execution, notebooks, paths, records, sources
 from lib.catalog import CATALOG
-from lib.report import answers, old_kind, tidy
+from lib.report import answers, noise
 from lib.report.cells import cells_of_page, line
 from lib.report.show import NOT_MEASURED
 
@@ -87,22 +87,21 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
                 failed[name] = " ".join(str(error).split())[:500]
                 executed[name] = new_notebook(cells=[new_markdown_cell(f"# {name}")])
                 continue
-            # a chapter without any record is its question and one line
-            is_whole = has_records or old_kind.is_old(saved)
             # if the kernel dies, the chapter has its text
             records.write(output, nbformat.writes(saved))
             parameters: dict[str, object] = {"machine": list(machines)}
             if name in QUOTING:
                 parameters["answers"] = collected
             try:
-                until = "" if is_whole else "measure"
+                # a chapter without any record is its question and one line
+                until = "" if has_records else "measure"
                 execution.execute(kernel, source, output, parameters, until=until)
             except Exception as error:
                 failed[name] = " ".join(str(error).split())[:500]
                 # it may have ended the kernel
                 kernel = stack.enter_context(execution.shared_kernel())
             executed[name] = nbformat.read(output, as_version=4)
-            if not is_whole:
+            if not has_records:
                 nothing = line(f"{NOT_MEASURED.capitalize()}.")
                 executed[name].cells.append(new_code_cell(outputs=[nothing]))
             collected |= answers.collect(executed[name])
@@ -125,8 +124,6 @@ def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> N
     cells = []
     for name, notebook in chapters.items():
         shown = cells_of_page(notebook)
-        if old_kind.is_old(notebook):
-            shown = old_kind.answer_first(old_kind.without_empty_sections(shown))
         if name in failed:
             box = f'<p class="failed">Stopped at an error: <code>{html.escape(failed[name])}</code></p>'
             data = {"text/html": box, "text/markdown": f"> **Stopped at an error:** `{failed[name]}`"}
@@ -230,7 +227,7 @@ def facts(machine: str) -> dict[str, object]:
     if stale:
         warnings.append(f"{stale:,} of {len(measured):,} records are stale: older code measured them.")
     # the chapter on method counts the noisy ones
-    if 2 * tidy.noisy(measured).sum() > measured["noise_probe_ms"].count():
+    if 2 * noise.find_noisy(measured).sum() > measured["noise_probe_ms"].count():
         warnings.append("Most noise probes were slow or unsteady: measure again when the machine is quiet.")
     # all records are of one machine, and one of them stands for all
     around = measured["environment"].iloc[-1]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from lib import catalog
-from lib.stats import comparisons, estimates, verdicts
+from lib.stats import estimates, verdicts
 
 
 def judge(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.DataFrame:
@@ -41,8 +41,7 @@ def _estimate(used: pd.DataFrame, phase: str, is_by_hand: bool) -> pd.DataFrame:
     pairs = used.reindex(columns=["case", f"paired_{phase}ms", f"baseline_{phase}ms"]).dropna()
     rows = []
     for case, variant_ms, baseline_ms in pairs.itertuples(index=False):
-        measured = comparisons.of_pairs(variant_ms, baseline_ms)
-        rows.append((case, *measured.logs, measured.noise, measured.n - 1))
+        rows.append((case, *estimates.of_pairs(variant_ms, baseline_ms), len(variant_ms) - 1))
     ratios = pd.DataFrame(rows, columns=["case", "log", "noise", "freedom"])
     ratios = ratios.astype({"case": int, "log": float, "noise": float, "freedom": float})
     if not is_by_hand:

@@ -12,7 +12,7 @@ import pandas as pd
 from lib import records as stored
 from lib.catalog import CATALOG
 from lib.records import COLUMNS, STATUSES
-from lib.report import bounds, pairs, tidy
+from lib.report import bounds, noise, pairs
 from lib.stats import estimates, intervals
 
 # what chapters show of records: these columns are there whatever was measured
@@ -98,7 +98,7 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Make the table of one machine; its index is the number of the case."""
     records = records.assign(
         case=records.groupby(names, sort=False, dropna=False).ngroup(),
-        noisy=tidy.noisy(records).astype(int),
+        noisy=noise.find_noisy(records).astype(int),
         stale=records["stale"].astype(bool),
     )
     used = _usable(records, ["case"])

@@ -15,7 +15,7 @@ PRIOR_FREEDOMS = np.geomspace(0.5, 200, 48)[:, None]  # candidates for the prior
 ONE_ERROR = 0.5  # the loss of log likelihood at one standard error
 
 
-def moderated(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+def moderate(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the moderated variance of each comparison, and its degrees of freedom.
 
     A comparison of one process, with no degrees of freedom of its own, has those of the prior. An outlying one takes
@@ -25,25 +25,25 @@ def moderated(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, 
     positive = variances > 0  # that of equal values, or of one process, is 0 and has no logarithm
     if positive.sum() < FEWEST:
         return None
-    belonging = np.ones(len(variances))
+    weights = np.ones(len(variances))
     for _ in range(2):  # the first fit finds the outlying comparisons, the second gives them less weight
-        levels, likelihood = _fitted(np.log(variances[positive]), freedoms[positive], belonging[positive])
+        levels, likelihood = _fit_levels(np.log(variances[positive]), freedoms[positive], weights[positive])
         best = likelihood.argmax()
         tails = special.fdtrc(freedoms[positive], PRIOR_FREEDOMS[best], variances[positive] / np.exp(levels[best]))
-        belonging[positive] = [_belonging(tail, np.delete(tails, i)) for i, tail in enumerate(tails)]
+        weights[positive] = [_weigh(tail, np.delete(tails, i)) for i, tail in enumerate(tails)]
     least = np.flatnonzero(likelihood >= likelihood[best] - ONE_ERROR)[0]
-    added = PRIOR_FREEDOMS[least] * belonging
+    added = PRIOR_FREEDOMS[least] * weights
     total = added + freedoms
     # never more than all comparisons together have
     return (added * np.exp(levels[least]) + freedoms * variances) / total, np.minimum(total, freedoms.sum())
 
 
-def _belonging(tail: float, others: np.ndarray) -> float:
+def _weigh(tail: float, others: np.ndarray) -> float:
     """Return the probability that a comparison is not an outlying one.
 
-    It is `tail`, how rare so large a variance is under the prior, over how rare the variance of that rank among all
-    would be if none were outlying (Phipson et al.). `others` are the tails of the other comparisons. A larger variance
-    never has a larger probability."""
+    It is `tail` over the tail that a variance of this rank would have if none were outlying, at most 1. A tail is the
+    probability of so large a variance under the prior, and `others` are those of the other comparisons (Phipson et al.;
+    `ProbNotOutlier` in fitFDistRobustly of their package limma). A larger variance never has a larger probability."""
     rarer = np.append(np.sort(others[others <= tail]), tail)
     # of n tails spread evenly from 0 to 1, number k lies at (k - 1/2) / n
     expected = (np.arange(len(rarer)) + 0.5) / (len(others) + 1)
@@ -51,7 +51,7 @@ def _belonging(tail: float, others: np.ndarray) -> float:
     return min(1.0, float(np.max(rarer / expected)))
 
 
-def _fitted(log_variances: np.ndarray, freedoms: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _fit_levels(log_variances: np.ndarray, freedoms: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fit the level of scaled F distributions to log variances, by Newton's method.
 
     Returns levels (candidates, 1) and log likelihoods (candidates,), for each of PRIOR_FREEDOMS."""

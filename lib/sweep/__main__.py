@@ -28,6 +28,8 @@ FAILED = 1
 BAD_INPUT = 2
 IO_ERROR = 74  # this and the next as in sysexits.h
 BUSY = 75
+NO_READER = 141  # of what it prints, as a shell tells it
+WORDS = ("report", "status")  # which are no sweeps
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 
 
@@ -116,13 +118,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry", action="store_true", help="list the cases and run nothing")
     options = parser.parse_args(arguments)
     options.sweep = options.sweep.removesuffix(".yaml")
-    if options.sweep == "status":
-        print("\n".join(progress.statuses()))
-        return 0
-    if options.sweep == "report":
-        options.sweep = "quick" if device.on("cuda").missing() else "quick-gpu"
     try:
+        if options.sweep in WORDS and options.sweep in notebooks.sweeps():
+            raise ValueError(f"{options.sweep}.yaml: got a name that is a command, expected another one")
+        if options.sweep == "status":
+            print("\n".join(progress.statuses()))
+            return 0
+        if options.sweep == "report":
+            options.sweep = "quick" if device.on("cuda").missing() else "quick-gpu"
         return sweep(options)
+    except BrokenPipeError:
+        return NO_READER
     except (ValueError, OSError, records.CannotWrite, Busy) as error:
         print(error, file=sys.stderr)
         if isinstance(error, OSError | records.CannotWrite):
@@ -133,6 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # without a standard output, as after `>&-`, a file would take its number
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     exit_code = main()
     with contextlib.suppress(OSError):
         sys.stdout.flush()

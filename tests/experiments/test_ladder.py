@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lib.experiments import ladder, measure
+from lib.experiments import attempt, ladder
 from lib.experiments.ladder import PLAIN, Ladder
 
 CASE = Ladder("tiny", 16, 1, PLAIN, False, "cpu")
@@ -34,7 +34,7 @@ def test_a_rung_is_a_step_with_its_switches():
 
 def test_a_rung_is_checked_paired_with_the_plain_step_and_learns_as_it_does(own_results, no_probe):
     case = replace(CASE, switches="fused+bf16+masters", losses=True)
-    metrics = measure.measure(case, 1, 0.02, raises=True)["metrics"]
+    metrics = attempt.measure(case, 1, 0.02, raises=True)["metrics"]
     assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) >= 3
     assert len(metrics["paired_optimizer_ms"]) == len(metrics["paired_ms"])
     assert metrics["logits_error"][0] < 0.1
@@ -44,7 +44,7 @@ def test_a_rung_is_checked_paired_with_the_plain_step_and_learns_as_it_does(own_
 
 
 def test_without_a_switch_a_step_is_timed_alone(own_results, no_probe):
-    metrics = measure.measure(CASE, 2, 0.02, raises=True)["metrics"]
+    metrics = attempt.measure(CASE, 2, 0.02, raises=True)["metrics"]
     assert len(metrics["total_ms"]) >= 3
     assert "paired_ms" not in metrics
     assert "peak_mib" not in metrics

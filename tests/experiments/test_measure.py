@@ -1,6 +1,8 @@
 """Measuring gives a record whatever happens: right results with times, or the reason."""
 
 import re
+import subprocess
+import sys
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 from unittest.mock import Mock
@@ -10,9 +12,10 @@ import pytest
 import torch
 
 from lib import records
-from lib.experiments import cases, measure
+from lib.experiments import attempt, cases, measure
 from lib.experiments.adam import Adam
 from lib.experiments.case import Recording, Work, errors
+from lib.paths import ROOT
 from lib.validate import BadInput
 
 FUSED = Adam("fused", "equal", 2, 64, False, False, "cpu")
@@ -36,7 +39,7 @@ class Filling(Adam):
 
 
 def test_a_record_has_times_memory_errors_pairs_and_probes(own_results):
-    record = measure.measure(FUSED, 1, 0.05)
+    record = attempt.measure(FUSED, 1, 0.05)
     assert record["status"] == "ok"
     metrics = record["metrics"]
     assert metrics["moved_bytes"] == 28 * metrics["elements"] == 28 * 2 * 64
@@ -61,14 +64,14 @@ def test_by_hand_the_grid_is_measured_and_the_records_returned(own_results, no_p
 
 
 def test_an_interrupt_keeps_what_is_done(own_results, no_probe, monkeypatch):
-    first = measure.measure(replace(FUSED, variant="single_tensor"), 0, 0.02)
-    monkeypatch.setattr(measure, "measure", Mock(side_effect=[first, KeyboardInterrupt]))
+    first = attempt.measure(replace(FUSED, variant="single_tensor"), 0, 0.02)
+    monkeypatch.setattr(attempt, "measure", Mock(side_effect=[first, KeyboardInterrupt]))
     assert measure.run("adam", NAMES)["variant"].tolist() == ["single_tensor"]
 
 
 def test_with_a_machine_nothing_is_measured(save_record, monkeypatch):
     save_record("adam", asdict(FUSED), total_ms=[1.0])
-    monkeypatch.setattr(measure, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(attempt, "measure", lambda *_: pytest.fail("measured"))
     assert measure.run("adam", {"machine": "test-1c"})["total_ms"].tolist() == [[1.0]]
     assert measure.run("adam", {"machine": ("test-1c",)})["total_ms"].tolist() == [[1.0]]
     with pytest.raises(BadInput, match="machine: got 'nobody'"):
@@ -93,7 +96,7 @@ BAD = [
 
 @pytest.mark.parametrize(("names", "line"), BAD)
 def test_a_bad_parameter_is_one_line_and_nothing_is_measured(own_results, monkeypatch, names, line):
-    monkeypatch.setattr(measure, "measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(attempt, "measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(BadInput, match=line) as refused:
         measure.run("adam", NAMES | names)
     assert refused.value._render_traceback_() == [str(refused.value)]
@@ -108,7 +111,7 @@ def test_where_nothing_can_be_measured_by_hand_it_says_why_in_one_line(own_resul
 @pytest.mark.parametrize("values", [(2, 3), range(2, 4), np.array([2, 3]), [np.int64(2), np.int32(3)]])
 def test_a_tuple_a_range_and_what_is_numpys_are_lists_and_numbers(own_results, monkeypatch, values):
     asked = []
-    monkeypatch.setattr(measure, "measure", lambda case, *_, **__: asked.append(case))
+    monkeypatch.setattr(attempt, "measure", lambda case, *_, **__: asked.append(case))
     monkeypatch.setattr(records, "save", lambda record: None)
     monkeypatch.setattr(records, "frame", lambda *_: None)
     measure.run("adam", NAMES | {"variant": "fused", "num_params": values, "round": np.int64(2)})
@@ -149,22 +152,22 @@ def test_a_sweep_leaves_the_rest_to_a_new_process_after_what_may_have_spoiled_th
     around = {"machine": "test-1c", "hardware": "a test"}
     case = asdict(FUSED) | {"device": device}
     record = records.create("adam", case, 1, status, metrics, around)
-    monkeypatch.setattr(measure, "measure", lambda *_: record)
+    monkeypatch.setattr(attempt, "measure", lambda *_: record)
     frame = measure.run("adam", NAMES | {"round": 1})
     assert frame["status"].tolist() == [status]
     assert records.is_final(record) == (status == "failed")
 
 
 def test_an_interrupt_of_a_sweep_keeps_what_is_done(own_results, in_sweep, no_probe, monkeypatch):
-    first = measure.measure(replace(FUSED, variant="single_tensor"), 1, 0.02)
-    monkeypatch.setattr(measure, "measure", Mock(side_effect=[first, KeyboardInterrupt]))
+    first = attempt.measure(replace(FUSED, variant="single_tensor"), 1, 0.02)
+    monkeypatch.setattr(attempt, "measure", Mock(side_effect=[first, KeyboardInterrupt]))
     assert measure.run("adam", NAMES | {"round": 1})["variant"].tolist() == ["single_tensor"]
 
 
 @pytest.mark.parametrize("part", ["case", "reference"])
 def test_what_ran_out_of_memory_is_in_the_record(own_results, no_probe, monkeypatch, part):
     monkeypatch.setattr(Filling, "in_reference", part == "reference")
-    record = measure.measure(Filling(*vars(FUSED).values()), 1, 0.01)
+    record = attempt.measure(Filling(*vars(FUSED).values()), 1, 0.01)
     assert record["status"] == "oom"
     assert record["metrics"]["ran_out"] == part
     assert record["metrics"]["limit_bytes"] > 0
@@ -175,7 +178,7 @@ def test_a_case_that_fits_and_one_that_does_not_have_the_same_statuses_in_both_o
     fits = replace(FUSED, param_size=2**23)
     does_not_fit = Filling(*vars(FUSED).values())
     cases_in_turn = [does_not_fit, fits, does_not_fit, fits, fits, does_not_fit, does_not_fit]
-    statuses = [measure.measure(case, 1, 0.01)["status"] for case in cases_in_turn]
+    statuses = [attempt.measure(case, 1, 0.01)["status"] for case in cases_in_turn]
     assert statuses == ["oom", "ok", "oom", "ok", "ok", "oom", "oom"]
 
 
@@ -183,13 +186,13 @@ def test_an_error_is_a_reason_in_a_sweep_and_an_error_by_hand(own_results, no_pr
     errors = Mock(side_effect=[OSError("cannot open /home/somebody/secret.txt"), SystemExit(0), OSError("cannot open")])
     monkeypatch.setattr(Adam, "measure", errors)
     for reason in ("OSError: cannot open secret.txt", "SystemExit: 0"):
-        record = measure.measure(FUSED, 1, 0.01)
+        record = attempt.measure(FUSED, 1, 0.01)
         assert record["status"] == "failed"
         assert record["metrics"] == {"reason": reason}
-    monkeypatch.setattr(measure, "_measured_cases", 0)
+    monkeypatch.setattr(attempt, "_measured_cases", 0)
     with pytest.raises(OSError, match="cannot open"):
-        measure.measure(FUSED, 0, 0.01, raises=True)
-    assert measure._measured_cases == 1
+        attempt.measure(FUSED, 0, 0.01, raises=True)
+    assert attempt._measured_cases == 1
 
 
 @pytest.mark.parametrize(
@@ -201,13 +204,13 @@ def test_an_error_is_a_reason_in_a_sweep_and_an_error_by_hand(own_results, no_pr
     ],
 )
 def test_a_reason_has_no_folders(said, reason):
-    assert measure._reason(OSError(said)) == reason
+    assert attempt._reason(OSError(said)) == reason
 
 
 def test_a_long_reason_keeps_its_end_without_pytorchs_advice():
-    reason = measure._reason(OSError(f"g++ {'x ' * 999}\nno -ltorch\n\nSet TORCHDYNAMO_VERBOSE=1 for more"))
+    reason = attempt._reason(OSError(f"g++ {'x ' * 999}\nno -ltorch\n\nSet TORCHDYNAMO_VERBOSE=1 for more"))
     assert re.fullmatch(r"OSError: g\+\+ .+ no -ltorch", reason)
-    assert len(reason) <= measure.LONGEST_REASON
+    assert len(reason) <= attempt.LONGEST_REASON
 
 
 def test_a_wrong_result_is_found_before_anything_is_timed():
@@ -227,7 +230,7 @@ def test_pairs_that_do_not_fit_leave_the_cases_own_times(own_results, no_probe, 
 
     real = Recording.setup
     monkeypatch.setattr(Recording, "setup", no_second)
-    record = measure.measure(FUSED, 1, 0.01)
+    record = attempt.measure(FUSED, 1, 0.01)
     assert record["status"] == "ok"
     assert record["metrics"]["pairs_ran_out"] is True
     assert "paired_ms" not in record["metrics"]
@@ -250,3 +253,9 @@ def test_grids_sweep_lists_and_take_defaults_for_the_rest():
         cases.grid("adam", varant="fused")
     with pytest.raises(ValueError, match=r"experiment: got 'adm', .*nearest: adam"):
         cases.grid("adm")
+
+
+def test_loading_records_needs_no_torch():
+    blocked = "import sys; sys.modules['torch'] = None; from lib.experiments import measure"
+    load = "measure.run('adam', {'machine': measure.records.machines()[-1]})"
+    subprocess.run([sys.executable, "-c", f"{blocked}; {load}"], cwd=ROOT, check=True)

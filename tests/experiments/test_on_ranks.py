@@ -72,4 +72,4 @@ def test_metrics_are_those_of_the_slowest_rank_and_tables_have_all_rows():
         {"total_ms": [2.0, 4.0], "peak_mib": 4, "kernel": "ring", "timeline": {"rank": [1], "end_ms": [3.0]}},
     ]
     table = {"rank": [0, 1], "end_ms": [2.0, 3.0]}
-    assert on_ranks.merged(of_ranks) == {"total_ms": [2.0, 5.0], "peak_mib": 4, "kernel": "ring", "timeline": table}
+    assert on_ranks.merge(of_ranks) == {"total_ms": [2.0, 5.0], "peak_mib": 4, "kernel": "ring", "timeline": table}

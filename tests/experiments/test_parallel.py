@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rank_checks
-from lib.experiments import measure, on_ranks
+from lib.experiments import attempt, on_ranks
 from lib.experiments.parallel import VARIANTS, Parallel
 from lib.parallel.timeline import ALL_REDUCE
 
@@ -22,7 +22,7 @@ def _ranks_end():
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "plain"])
 def test_two_ranks_take_the_step_of_one_process(variant, own_results, no_probe):
-    record = measure.measure(replace(CASE, variant=variant), 1, 0.01)
+    record = attempt.measure(replace(CASE, variant=variant), 1, 0.01)
     assert record["status"] == "ok", record["metrics"]
     metrics = record["metrics"]
     assert max(metrics["gradient_error"] + metrics["logits_error"]) < 1e-5
@@ -43,7 +43,7 @@ def test_two_ranks_take_the_step_of_one_process(variant, own_results, no_probe):
 @pytest.mark.parametrize("variant", ["fsdp", "torch_fsdp"])
 def test_shards_in_bf16_give_their_logits_in_fp32(variant, own_results, no_probe):
     bf16 = replace(CASE, variant=variant, precision="bf16")
-    record = measure.measure(bf16, 1, 0.01)
+    record = attempt.measure(bf16, 1, 0.01)
     assert record["status"] == "ok", record["metrics"]
     assert on_ranks._worlds[2, "gloo"].run(rank_checks.dtype_of_logits, case=bf16) == [torch.float32] * 2
 

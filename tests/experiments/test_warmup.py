@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from lib.experiments import attempt
 from lib.experiments import case as measuring
-from lib.experiments import measure
 from lib.experiments.case import Work
 from lib.experiments.warmup import Warmup
 from lib.instruments import noise
@@ -42,8 +42,8 @@ def test_nothing_computes_before_the_first_steps_and_the_first_one_is_checked(mo
 
     monkeypatch.setattr(noise, "probe", lambda device: order.append("probe") or [1.0])
     monkeypatch.setattr(Warmup, "setup", setup)
-    monkeypatch.setattr(measure, "_measured_cases", 3)
-    assert measure.measure(TINY, round=1, seconds=0)["metrics"]["earlier_cases"] == 3
+    monkeypatch.setattr(attempt, "_measured_cases", 3)
+    assert attempt.measure(TINY, round=1, seconds=0)["metrics"]["earlier_cases"] == 3
     assert order == ["step"] * 16 + ["reference", "probe"]
     # now the first step that is measured gives another result
     with pytest.raises(measuring.WrongResult):

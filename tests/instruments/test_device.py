@@ -31,24 +31,24 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(Cuda, "missing", lambda _: "PyTorch sees no CUDA device")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ValueError, match=r"^device: got 'cuda', expected one on this machine: cpu; PyTorch sees"):
-        device.named("cuda")
+        device.choose("cuda")
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])
 def test_a_gpu_that_pytorch_cannot_use_is_named_with_the_reason(nvml, monkeypatch, name):
     monkeypatch.setattr(Cuda, "missing", lambda _: "PyTorch sees no CUDA device")
     with pytest.raises(ValueError, match=r"^device: got NVIDIA H100 80GB HBM3, expected a PyTorch that sees it"):
-        device.named(name)
-    assert device.named("cpu") == "cpu"
+        device.choose(name)
+    assert device.choose("cpu") == "cpu"
 
 
 def test_a_gpu_that_the_user_hides_or_that_has_no_driver_is_not_missed(nvml, monkeypatch):
     monkeypatch.setattr(Cuda, "missing", lambda _: "PyTorch sees no CUDA device")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert device.named("auto") != "cuda"
+    assert device.choose("auto") != "cuda"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     nvml.nvmlInit.side_effect = OSError("no driver")
-    assert device.named("auto") != "cuda"
+    assert device.choose("auto") != "cuda"
 
 
 def test_the_facts_of_a_gpu_have_what_the_driver_tells_and_no_identity(nvml, monkeypatch):

@@ -17,7 +17,7 @@ RUNS_OUT = """
 import torch
 from lib.instruments import device, memory_limit, peak_memory
 device.Cpu.free_bytes = lambda self: 2**30
-with memory_limit.limited(processes=2):
+with memory_limit.limit(processes=2):
     half = torch.ones(2**26)  # 256 MiB of the 460 that a half of nine tenths has
     try:
         torch.ones(2**27)
@@ -40,7 +40,7 @@ def test_pytorch_raises_beyond_the_limit_and_the_process_goes_on():
 def test_the_limit_is_what_the_process_has_and_a_share_of_nine_tenths_of_what_is_free(monkeypatch, share):
     monkeypatch.setattr(Cpu, "free_bytes", lambda _: 100 * GIB)
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with memory_limit.limited(share) as limit_bytes:
+    with memory_limit.limit(share) as limit_bytes:
         assert resource.getrlimit(resource.RLIMIT_DATA) == (limit_bytes, before[1])
         assert limit_bytes - psutil.Process().memory_info().data == pytest.approx(90 * GIB / share, abs=GIB / 8)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
@@ -49,7 +49,7 @@ def test_the_limit_is_what_the_process_has_and_a_share_of_nine_tenths_of_what_is
 @pytest.mark.parametrize(("device", "system"), [("cuda", "Linux"), ("cpu", "Darwin")])
 def test_a_gpu_and_another_system_have_no_limit(monkeypatch, device, system):
     monkeypatch.setattr(platform, "system", lambda: system)
-    with memory_limit.limited(device=device) as limit_bytes:
+    with memory_limit.limit(device=device) as limit_bytes:
         assert limit_bytes is None
 
 

@@ -67,9 +67,9 @@ def test_a_thinned_timeline_keeps_its_ends_and_its_peak():
 
 
 def test_views_share_a_storage_that_belongs_to_its_first_owner():
-    before = memory_trace.held_bytes({}, "cpu")["all"]
+    before = memory_trace.count_bytes({}, "cpu")["all"]
     whole, stranger = torch.zeros(1000), torch.zeros(10)
-    held = memory_trace.held_bytes({"first": [whole[:10], whole], "second": [whole]}, "cpu")
+    held = memory_trace.count_bytes({"first": [whole[:10], whole], "second": [whole]}, "cpu")
     assert held == {"first": 4000, "second": 0, "all": before + 4000 + stranger.nbytes}
 
 

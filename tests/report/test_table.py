@@ -9,10 +9,10 @@ from scipy import stats
 
 import by_hand
 from lib import catalog, records
-from lib.report import bounds, tidy
+from lib.report import bounds, noise
 from lib.report.pairs import baseline
 from lib.report.table import fields, load, table, unfold
-from lib.stats import comparisons, intervals, moderation
+from lib.stats import estimates, intervals, moderation
 
 RANDOM = np.random.default_rng(1)
 MACHINE = "xeon-2c-0e51"  # of the records kept in git
@@ -65,7 +65,7 @@ def test_with_other_cases_every_round_counts_by_the_moderated_variance():
     made = table(by_hand.frame(*rows))
     counts = np.array([5, 4, 3, 2, 1])
     own = np.array([logs_of(of_case).var(ddof=1) for of_case in rounds[:4]] + [0.0])
-    variances, freedoms = moderation.moderated(own, counts - 1)
+    variances, freedoms = moderation.moderate(own, counts - 1)
     for row, of_case, variance, freedom in zip(made.itertuples(), rounds, variances, freedoms, strict=True):
         logs = logs_of(of_case)
         expected = stats.t.interval(0.95, freedom, logs.mean(), math.sqrt(variance / len(logs)))
@@ -159,7 +159,7 @@ def test_fresh_records_of_a_case_take_the_place_of_its_stale_ones():
 def test_noisy_records_are_counted_by_case(reference):
     frame = reference["adam"]
     names = fields(frame)
-    expected = tidy.noisy(frame).groupby([frame[name] for name in names]).sum()
+    expected = noise.find_noisy(frame).groupby([frame[name] for name in names]).sum()
     made = table(frame).set_index(names)["noisy"]
     pd.testing.assert_series_equal(made, expected.reindex(made.index), check_names=False, check_dtype=False)
     assert made.sum() > 0
@@ -199,9 +199,10 @@ def test_a_speedup_is_the_mean_of_the_processes_hodges_lehmann_estimates_as_judg
     made = table(frame).query("baseline != ''")
     for row in made.itertuples():
         values = {name: getattr(row, name) for name in fields(frame)}
-        of_case = tidy.only(frame, **values)
-        pairs = zip(of_case["paired_ms"], of_case["baseline_ms"], strict=True)
-        logs = [comparisons.of_pairs(variant_ms, baseline_ms).logs[0] for variant_ms, baseline_ms in pairs]
+        of_case = frame[(frame[list(values)] == pd.Series(values)).all(axis="columns")]
+        logs = []
+        for variant_ms, baseline_ms in zip(of_case["paired_ms"], of_case["baseline_ms"], strict=True):
+            logs.append(estimates.of_pairs(variant_ms, baseline_ms)[0])
         assert row.speedup == pytest.approx(stats.gmean(np.exp(logs)))
 
 

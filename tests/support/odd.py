@@ -1,6 +1,6 @@
 """Odd parameters for each experiment's notebook: other sizes, one variant, bf16, and whatever else is small.
 
-A notebook of the new kind may have several sets. Each must give an answer.
+A notebook may have several sets. Each must give an answer.
 """
 
 PARAMETERS = {

@@ -1,5 +1,6 @@
 """Sweeps from the command line: what they measure, what they print, and their exit codes."""
 
+import os
 import re
 import subprocess
 import sys
@@ -141,6 +142,21 @@ def test_ctrl_c_while_it_imports_ends_it_without_a_traceback():
     process.send_signal(SIGINT)
     assert b"Traceback" not in process.communicate()[1]
     assert process.returncode == -SIGINT
+
+
+def test_without_anybody_to_read_its_output_it_ends_without_a_traceback():
+    reading, writing = os.pipe()
+    os.close(reading)
+    for options, code in (({"preexec_fn": lambda: os.close(1)}, 0), ({"stdout": writing}, 141)):
+        done = subprocess.run([sys.executable, "-m", "lib.sweep", "status"], stderr=subprocess.PIPE, **options)
+        assert (done.returncode, done.stderr) == (code, b"")
+    os.close(writing)
+
+
+def test_a_sweep_that_is_called_as_a_command_is_refused(here, capsys):
+    (here.folder / "sweeps" / "report.yaml").write_text("cheap:")
+    assert main(["report"]) == 2
+    assert capsys.readouterr().err.startswith("report.yaml: got a name that is a command")
 
 
 def test_a_second_sweep_is_told_that_one_is_running(cheap_sweep):

@@ -1,0 +1,20 @@
+"""Find records that were measured while the machine was not quiet."""
+
+import statistics
+
+import pandas as pd
+
+from lib.stats import steady_state
+
+
+def find_noisy(frame: pd.DataFrame) -> pd.Series:
+    """Tell of each record if the noise probe beside it was slow or unsteady.
+
+    Slow is relative to the first decile of the machine's medians: the smallest may be a moment at a higher clock."""
+    probes = frame.get("noise_probe_ms", pd.Series(index=frame.index, dtype=object))
+    medians = probes.map(statistics.median, na_action="ignore").astype(float)
+    quietest = medians.groupby(frame["machine"]).transform("quantile", 0.1)
+    is_noisy = []
+    for samples, best in zip(probes, quietest, strict=True):
+        is_noisy.append(isinstance(samples, list) and not steady_state.quiet(samples, best))
+    return pd.Series(is_noisy, index=frame.index)

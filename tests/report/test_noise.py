@@ -1,0 +1,25 @@
+"""A record is noisy if the machine was slower beside it, or unsteady."""
+
+import numpy as np
+
+import by_hand
+from lib.report import noise
+
+
+def probed(middles, **row):
+    steady = 1 + 0.001 * np.arange(10)
+    return [{"variant": "fused", "noise_probe_ms": (middle * steady).tolist(), **row} for middle in middles]
+
+
+def test_a_record_is_noisy_if_the_probe_was_slow_for_its_machine_or_unsteady():
+    unsteady = {"variant": "fused", "noise_probe_ms": [1.0, 1.5] * 5}
+    unknown = {"variant": "fused"}
+    frame = by_hand.frame(
+        *probed([1.0, 1.0, 1.0, 1.05, 1.3]), unsteady, unknown, *probed([3.0, 3.1, 3.9], machine="slower")
+    )
+    assert noise.find_noisy(frame).tolist() == [False] * 4 + [True, True, False] + [False, False, True]
+
+
+def test_one_quick_probe_does_not_make_the_others_noisy():
+    assert not noise.find_noisy(by_hand.frame(*probed([0.8] + [1.0] * 19))).any()
+    assert not noise.find_noisy(by_hand.frame({"variant": "fused"})).any()
