@@ -10,8 +10,7 @@ import nbformat
 import papermill
 import pytest
 
-from lib import catalog, notebooks, records
-from lib.experiments import cases
+from lib import catalog, notebooks
 from lib.paths import ROOT
 
 FILES = sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))
@@ -71,30 +70,10 @@ def test_a_mistyped_parameter_ends_plain_papermill_in_one_line_and_nothing_is_me
     assert not own_results.exists()
 
 
-def test_ranks_are_compared_with_one_process_on_the_same_batch(run):
-    around = {"machine": "two-1c", "hardware": "a test"}
-    kept = [f"{when}_{name}_mib" for when in ("after", "predicted") for name in ("parameters", "gradients", "states")]
-    # by batch, milliseconds of one process and of two ranks
-    for batch_size, times_ms in {2: (1.0, 3.0), 4: (4.0, 5.0)}.items():
-        for (variant, world), ms in zip({"plain": 1, "fsdp": 2}.items(), times_ms, strict=True):
-            case = vars(cases.grid("parallel", variant=variant, world=world, batch_size=batch_size)[0])
-            metrics = {"total_ms": [ms] * 10, "parameters": 10, **{name: [1.0] for name in kept}}
-            for round in (1, 2, 3):
-                records.save(records.create("parallel", case, round, "ok", metrics, around))
-    told, errors = run("parallel", machine="two-1c")
-    assert not errors
-    assert "on the ranks it takes 3.00 times as long" in told["parallel"]
-
-
-def test_compiling_pays_after_what_it_costs_over_what_it_saves(run):
-    shown = []
-    for folder in sorted((ROOT / "reports/reference").glob("xeon-*")):
-        told, _ = run("compile", machine=folder.name)
-        for text in told.values():
-            shown += re.findall(r"pays after ([\d,]+): ([\d.]+) (m?s) over ([\d.]+) (m?s)\.", text)
-    assert shown
-    to_ms = {"ms": 1.0, "s": 1000.0}
-    for steps, cost, cost_unit, gain, gain_unit in shown:
-        quotient = float(cost) * to_ms[cost_unit] / (float(gain) * to_ms[gain_unit])
-        # two digits, and whole steps
-        assert float(steps.replace(",", "")) == pytest.approx(quotient, rel=0.05, abs=1)
+def test_each_answer_that_the_summary_quotes_is_told_by_its_chapter():
+    keys = re.findall(r'\\"([a-z_.]+)\\": \\"', (notebooks.NOTEBOOKS / "summary.ipynb").read_text())
+    assert len(keys) > 15
+    for key in keys:
+        chapter = key.partition(".")[0]
+        source = (notebooks.NOTEBOOKS / f"{chapter}.ipynb").read_text()
+        assert f'report.answer(\\"{key}\\"' in source or f'report.answer(f\\"{chapter}.{{' in source, key

@@ -202,3 +202,30 @@ def test_where_one_case_ran_out_of_memory_it_tells_of_the_others(name, run_again
     # also in place of its record, where it was measured
     records.save(records.create(name, vars(lost), 1, "oom", {"reason": "a test"}, around))
     check(name, run_again(name, machine="partly-1c"))
+
+
+def test_ranks_are_compared_with_one_process_on_the_same_batch(run_again):
+    around = {"machine": "two-1c", "hardware": "a test"}
+    kept = [f"{when}_{name}_mib" for when in ("after", "predicted") for name in ("parameters", "gradients", "states")]
+    # by batch, milliseconds of one process and of two ranks
+    for batch_size, times_ms in {2: (1.0, 3.0), 4: (4.0, 5.0)}.items():
+        for (variant, world), ms in zip({"plain": 1, "fsdp": 2}.items(), times_ms, strict=True):
+            case = vars(cases.grid("parallel", variant=variant, world=world, batch_size=batch_size)[0])
+            metrics = {"total_ms": [ms] * 10, "parameters": 10, **{name: [1.0] for name in kept}}
+            for round in (1, 2, 3):
+                records.save(records.create("parallel", case, round, "ok", metrics, around))
+    told = run_again("parallel", machine="two-1c")
+    assert "on the ranks it takes 3.00 times as long" in told["parallel"]
+
+
+def test_compiling_pays_after_what_it_costs_over_what_it_saves(run_again):
+    shown = []
+    for folder in sorted(records.REFERENCE.glob("xeon-*")):
+        for text in run_again("compile", machine=folder.name).values():
+            shown += re.findall(r"pays after ([\d,]+): ([\d.]+) (m?s) over ([\d.]+) (m?s)\.", text)
+    assert shown
+    to_ms = {"ms": 1.0, "s": 1000.0}
+    for steps, cost, cost_unit, gain, gain_unit in shown:
+        quotient = float(cost) * to_ms[cost_unit] / (float(gain) * to_ms[gain_unit])
+        # two digits, and whole steps
+        assert float(steps.replace(",", "")) == pytest.approx(quotient, rel=0.05, abs=1)

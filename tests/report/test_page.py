@@ -74,7 +74,7 @@ def test_details_are_folded(parsed):
 def test_warnings_and_what_is_missing_are_lines_said_once_below_the_answer_and_progress_does_not_appear(parsed):
     lines = [(line.find_parent("section")["id"], line.get_text()) for line in parsed.select("p.missing")]
     assert lines == [
-        ("summary", "What to switch on: the gain over the plain step, and its price: not measured by this sweep"),
+        ("summary", "What to switch on: gains and prices: not measured by this sweep"),
         ("attention", "bf16 on this machine: not measured by this sweep"),
         ("adam", "adam/fused.r1.json: skipped: checksum"),
     ]
