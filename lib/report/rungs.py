@@ -22,7 +22,7 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
       `unclear`; the advice is that of `verdicts.judge`."""
     order = list(CATALOG["ladder"].variants)
     # an older record may have a switch that is gone
-    rungs = rungs[[set(switches.split("+")) <= {*order} for switches in rungs["switches"]]]
+    rungs = rungs[rungs["switches"].map(lambda switches: set(switches.split("+")) <= {*order}).astype(bool)]
     sets = {"plain": set()}
     for switches in rungs["switches"]:
         sets[switches] = set(switches.split("+"))
