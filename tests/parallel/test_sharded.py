@@ -2,13 +2,14 @@
 
 import pytest
 
+import optimizer_checks
 import training_checks as checks
 from lib.parallel import ranks
 
 
 @pytest.mark.parametrize(("model", "optimizer"), [("tied", "torch"), ("plain", "ours")])
 def test_ten_steps_are_those_of_one_process(two_ranks, model, optimizer):
-    states = two_ranks.run(checks.sharded_optimizer, model=model, optimizer=optimizer)
+    states = two_ranks.run(optimizer_checks.sharded_optimizer, model=model, optimizer=optimizer)
     for rank in states:
         assert rank["change"] > 1e-2
         assert rank["error"] == 0
@@ -20,12 +21,12 @@ def test_ten_steps_are_those_of_one_process(two_ranks, model, optimizer):
 
 @pytest.mark.parametrize("name", ["counting", "muon", "torch"])
 def test_any_optimizer_steps_as_in_one_process_copied_or_loaded_whole(two_ranks, name):
-    assert two_ranks.run(checks.other_optimizers, name=name) == [0, 0]
+    assert two_ranks.run(optimizer_checks.other_optimizers, name=name) == [0, 0]
 
 
 def test_three_ranks_train_as_one_process():
     with ranks.World(3) as world:
-        results = world.run(checks.sharded_optimizer, model="plain", optimizer="torch")
+        results = world.run(optimizer_checks.sharded_optimizer, model="plain", optimizer="torch")
         results += world.run(checks.trained, kind="ddp", model="toy", variant="bucketed")
         # a matrix of one row leaves two ranks without any
         results += world.run(checks.trained, kind="fsdp", model="alike")
