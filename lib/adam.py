@@ -188,6 +188,6 @@ class AdamW(torch.optim.Optimizer):
                 self._update(params, hyper)
         return loss
 
-    # overridden in fast.AdamW
+    # overridden in fast.MastersAdamW
     def _update(self, params: list[Tensor], hyper: Hyper) -> None:
         step(self.variant, params, [p.grad for p in params], [self.state[p] for p in params], hyper)
