@@ -23,7 +23,7 @@ parser.add_argument("--model", choices=["ours", "encoder", "llama"], default="ou
 for name, default in {"text": "README.md", "precision": "auto", "steps": 100, "batch": 8, "context": 128}.items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
 args = parser.parse_args()
-place = device.named("auto")
+place = device.choose("auto")
 if args.precision == "auto":
     is_emulated = device.on(place).lacks("bf16") or (place == "cpu" and processor.emulates_bf16())
     args.precision = "fp32" if is_emulated else "bf16"

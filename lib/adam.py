@@ -62,7 +62,7 @@ def single_tensor(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, 
 
 
 def foreach(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper: Hyper) -> None:
-    """Apply each operation to all parameters at once, by multi-tensor kernels on CUDA."""
+    """Apply each operation to all parameters at once; on CUDA in few kernels."""
     torch._foreach_add_(steps, 1)
     counts = [_as_float(step) for step in steps]
     torch._foreach_mul_(params, 1 - hyper.lr * hyper.weight_decay)
@@ -116,7 +116,7 @@ VARIANTS = {
 
 
 def counts_on_device(variant: str) -> bool:
-    """Tell if a variant needs step counts beside the parameters; the others read them as numbers."""
+    """Tell if a variant needs step counts on the device; others read numbers."""
     return CATALOG["adam"].variants[variant].counts_on_device
 
 
@@ -188,6 +188,6 @@ class AdamW(torch.optim.Optimizer):
                 self._update(params, hyper)
         return loss
 
-    # overridden in fast.AdamW
+    # overridden in fast.MastersAdamW
     def _update(self, params: list[Tensor], hyper: Hyper) -> None:
         step(self.variant, params, [p.grad for p in params], [self.state[p] for p in params], hyper)

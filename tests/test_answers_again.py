@@ -13,7 +13,7 @@ from lib.records import REFERENCE
 
 TIME = r"[\d.,]+(?: \([\d.,]+ to [\d.,]+\))? m?s\b"
 SPEEDUP = r"(?P<speedup>[\d.,]+)×"
-SIZE = r"(?P<size>\S+)"
+SIZE = r"(?P<size>[\w.]+)"
 PRECISION = r"(?P<precision>\w+)"
 BATCH = r"(?P<batch_size>\d+) × (?P<context_length>[\d,]+) tokens"
 TOTAL = rf"(?P<total_ms>{TIME})"
@@ -26,8 +26,8 @@ STEP = {"mode": "train_step"}
 ANSWERS = [
     ("step", "step", STEP, rf"of {SIZE} \(.*, {BATCH}, {PRECISION}\) takes {TOTAL}"),
     ("ladder", "ladder", {}, rf"of {SIZE} at {BATCH} takes {PAIRS}; it is {SPEEDUP}"),
-    ("kernels", "kernels", STEP, rf"of {SIZE} at {BATCH} in {PRECISION}, kernels take (?P<kernels_ms>{TIME})"),
-    ("memory", "memory", STEP, rf"peak, {SIZE}, {BATCH}, {PRECISION}, train step takes (?P<peak_mib>[\d,]+) MiB"),
+    ("kernels.forward", "kernels", STEP, rf"takes (?P<forward_ms>{TIME}), and (?P<profiled_forward_ms>{TIME})"),
+    ("memory", "memory", STEP, rf"{SIZE}, {BATCH}, {PRECISION}, train step\)? takes (?P<peak_mib>[\d,]+) MiB"),
     ("attention", "attention", {"precision": "fp32"},
      rf"(?P<seq_len>[\d,]+) \w+ (?P<variant>\w+) .* take {TOTAL} .* is {SPEEDUP}.*: {PAIRS}"),
     ("attention_module", "attention_module", {},
@@ -42,8 +42,7 @@ ANSWERS = [
      rf"For {SIZE} at {BATCH} in {PRECISION} the first step takes (?P<first_over_later>[\d.]+) times"),
     ("collectives", "collectives", {"operation": "all_reduce"},
      rf"of (?P<megabytes>[\d.]+) MB between (?P<world>\d+) ranks by (?P<backend>\w+) takes {TOTAL}"),
-    ("parallel", "parallel", {},
-     rf"On (?P<world>\d+) ranks (?P<variant>\w+) .* step of {SIZE} at {BATCH} in {PRECISION} takes {TOTAL}"),
+    ("parallel", "parallel", {"world": 2}, rf"step of {SIZE} at {BATCH} in {PRECISION} takes {TOTAL}"),
     ("peers", "peers", {"program": "transformers"},
      rf"of {SIZE} at {BATCH} .*? In {PRECISION} it is .*?{SPEEDUP}.*?; it takes {PAIRS}"),
     ("ceilings", "ceilings", {}, r"products (?P<products_tflops>[\d.,]+) TFLOP/s in (?P<precision>\w+)"),
@@ -68,7 +67,6 @@ def best_tflops(metrics):
 # how a number comes from the metrics of one process, and from the numbers of several
 NUMBERS = {
     "speedup": (lambda one: np.exp(log_ratio(one)), gmean),
-    "kernels_ms": (lambda one: sum(one["classes"]["total_us"]) / 1e3, np.mean),
     "peak_mib": (lambda one: np.median(one["peak_mib"]), np.median),
     "first_over_later": (lambda one: one["first_total_ms"][0] / np.median(one["first_total_ms"][15:]), np.median),
     "memory_gbs": (lambda one: one["moved_bytes"] / np.median(one["total_ms"]) / 1e6, max),

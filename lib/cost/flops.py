@@ -64,7 +64,7 @@ def width(precision: str) -> int:
 
 
 def forward_flops(shape: Shape) -> int:
-    """Return the FLOPs of a forward pass's products (Chowdhery et al. 2022, appendix B)."""
+    """Return a forward pass's FLOPs in products (Chowdhery et al. 2022, app. B)."""
     attention = attention_flops(shape.batch_size, shape.context_length, shape.d_model)
     return 2 * shape.matrix_parameters * shape.tokens + shape.num_layers * attention
 
@@ -76,7 +76,9 @@ def backward_flops(shape: Shape) -> int:
 
 
 def attention_flops(batch_size: int, seq_len: int, features: int, causal: bool = False) -> int:
-    """Return the FLOPs of attention forward; with `causal` only those of scores that a query may see.
+    """Return the FLOPs of attention forward.
+
+    With `causal` only the scores that a query may see count.
 
     `features` is the size of all heads of a sequence, or of one if `batch_size` counts the heads: 8 sequences of 16
     heads of size 64 are `attention_flops(8, seq_len, 1024)` or `attention_flops(128, seq_len, 64)`."""
@@ -93,7 +95,9 @@ def adam_bytes(elements: int, amsgrad: bool) -> int:
 
 
 def bytes_outside_products(shape: Shape, precision: str, attention: str) -> dict[str, tuple[int, int]]:
-    """Return the least bytes that each part of a step moves forward and backward, without the products.
+    """Return the least bytes that each part of a step moves, without the products.
+
+    They are those of the forward pass and of the backward pass.
 
     Every part is one fused kernel that reads each input and writes each output once, whatever the caches. The residual
     stream, the norms' weights and the angles are in fp32. Inputs and outputs of products have the product's precision,

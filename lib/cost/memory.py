@@ -117,9 +117,9 @@ class _Step:
         self.total_kept_bytes = self.all_layers_kept_bytes + end_kept_bytes
 
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
-        """Return bytes of attention: what it keeps, its forward peak, and what its backward adds.
+        """Return what attention keeps, its forward peak, and what its backward adds.
 
-        The second number includes what of the first exists at that peak."""
+        All are in bytes.         The second number includes what of the first exists at that peak."""
         if CATALOG["attention"].variants[variant].holds_scores:
             mask = self.shape.context_length**2  # one for all heads and sequences, a byte a score
             softmax = self.number_bytes * self.shape.num_scores

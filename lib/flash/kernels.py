@@ -110,6 +110,12 @@ def _bounds_of_keys(start, keys, CAUSAL: tl.constexpr, TILE_T: tl.constexpr, TIL
 
 
 @triton.jit
+def _finite(tile):
+    """Return zeros in place of infinities and of what is no number."""
+    return tl.where(tl.abs(tile) < float("inf"), tile, 0.0)
+
+
+@triton.jit
 def flash_forward(
     Q, K, V, OUT, LOGSUMEXP, q_strides, k_strides, v_strides, out_strides, heads, queries, keys,
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, HEAD: tl.constexpr, PADDED: tl.constexpr,
@@ -143,9 +149,22 @@ def flash_forward(
             total_T = total_T * shrink_T + tl.sum(weights_TS, 1)
             v_SD = _load(V, v_strides, start_s, keys, TILE_S, PADDED, HEAD, MASKED)
             out_TD = out_TD * shrink_T[:, None]
+            if MASKED and CAUSAL:
+                # zero, the weight of a future value, times infinity is no number
+                v_SD = _finite(v_SD)
             out_TD = tl.dot(weights_TS.to(v_SD.dtype), v_SD, out_TD, input_precision=PRECISION, out_dtype=sum_type)
             largest_T = new_T
-    _store(OUT, out_strides, start_t, queries, out_TD / total_T[:, None], TILE_T, PADDED, HEAD)
+    out_TD = out_TD / total_T[:, None]
+    if CAUSAL:
+        # each query gets what it sees of values that are not finite: looked for here, where registers are free
+        for start_s in tl.range(bounds[1], bounds[2], TILE_S):
+            v_SD = _load(V, v_strides, start_s, keys, TILE_S, PADDED, HEAD, True)
+            if tl.sum((v_SD != _finite(v_SD)).to(tl.int32)) > 0:
+                for s in range(start_s, tl.minimum(start_s + TILE_S, keys)):
+                    v_1D = _load(V, v_strides, s, keys, 1, PADDED, HEAD, True)
+                    v_1D = tl.where(v_1D == _finite(v_1D), 0.0, v_1D)
+                    out_TD += tl.where((s <= t_T)[:, None], v_1D, 0.0)
+    _store(OUT, out_strides, start_t, queries, out_TD, TILE_T, PADDED, HEAD)
     row = tl.program_id(0).to(tl.int64) * queries
     tl.store(LOGSUMEXP + row + t_T, largest_T * LN_2 + tl.log(total_T), mask=t_T < queries)
 
@@ -184,10 +203,12 @@ def flash_backward_q(
             v_SD = _load(V, v_strides, start_s, keys, TILE_S, PADDED, HEAD, MASKED)
             scores_TS = tl.dot(q_TD, k_SD.T, input_precision=PRECISION, out_dtype=sum_type)
             weights_TS = tl.exp2(scores_TS * SCALE - exponent_T[:, None])
-            if MASKED:
-                weights_TS = tl.where(_seen(t_T, start_s + tl.arange(0, TILE_S), keys, CAUSAL), weights_TS, 0.0)
             dweights_TS = tl.dot(dout_TD, v_SD.T, input_precision=PRECISION, out_dtype=sum_type)
             dscores_TS = weights_TS * (dweights_TS - mean_T[:, None])
+            if MASKED:
+                dscores_TS = tl.where(_seen(t_T, start_s + tl.arange(0, TILE_S), keys, CAUSAL), dscores_TS, 0.0)
+                # as in the forward pass; a query that sees such a key has no finite gradient anyway
+                k_SD = _finite(k_SD)
             dq_TD = tl.dot(dscores_TS.to(k_SD.dtype), k_SD, dq_TD, input_precision=PRECISION, out_dtype=sum_type)
     _store(DQ, dq_strides, start_t, queries, dq_TD * (SCALE * LN_2), TILE_T, PADDED, HEAD)
 

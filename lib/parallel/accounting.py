@@ -49,7 +49,9 @@ def tensor_ranks(d_ff: int, flops: float, bandwidth: float, axes: int = 1) -> fl
 def mixed_tokens(
     d_ff: int, flops: float, bandwidth: float, tensor_world: int, axes: tuple[int, int] = (1, 1), overlap: bool = True
 ) -> float:
-    """Return the tokens per device above which products bind FSDP combined with tensor parallelism.
+    """Return the tokens per device above which products bind a mixed mesh.
+
+    It combines FSDP with tensor parallelism.
 
     Beside tensor parallelism over Y, FSDP over X gathers a Y-th of the weights, so it needs C / (Y M_X W). `axes` are
     M_X and M_Y; Y is below `tensor_ranks`, so activations travel in less time than products take. With `overlap` they
@@ -94,7 +96,9 @@ class XXL:
 
     @classmethod
     def least_world(cls, tokens: float, device_bytes: float) -> float:
-        """Return the fewest devices that hold the states and `tokens` each; infinite if no number does.
+        """Return the fewest devices that hold the states and `tokens` each.
+
+        It is infinite if no number does.
 
         A device holds 1 / n of the states, and of the activations of `tokens` one half whole and 1 / n of the other
         half, as the assignment counts them."""

@@ -16,19 +16,19 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 
 
 def average(x: Tensor) -> dist.Work:
-    """Begin to replace a contiguous tensor by its average, with equal bits on all ranks."""
+    """Begin to average a contiguous tensor in place, to equal bits on all ranks."""
     return dist.all_reduce(x, dist.ReduceOp.AVG, async_op=True)
 
 
 def broadcast(x: Tensor, source: int) -> dist.Work:
-    """Begin to copy a contiguous tensor of the rank `source` into that of every other."""
+    """Begin to copy a contiguous tensor of rank `source` to every other rank."""
     return dist.broadcast(x, source, async_op=True)
 
 
 def gather(whole: Tensor) -> list[dist.Work]:
-    """Begin to fill `whole`, of which each rank has written its rows, rank 0 the first.
+    """Begin to fill `whole`, of which each rank has written its rows.
 
-    The number of its rows is a multiple of the world's size."""
+    Rank 0 has the first. The number of its rows is a multiple of the world's size."""
     parts = whole.chunk(dist.get_world_size())
     if dist.get_backend() == "nccl":
         return [all_gather(whole, parts[dist.get_rank()], async_op=True)]

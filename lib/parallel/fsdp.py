@@ -107,14 +107,14 @@ class FullySharded(nn.Module):
         return output
 
     def finish_gradient_synchronization(self) -> None:
-        """Give zeros to parameters without a gradient, as in `ddp`: optimizers treat all ranks' alike."""
+        """Give zeros to parameters without a gradient, as `ddp` does."""
         for shard in self._shards:
             if shard.param.grad is None and shard.param.requires_grad:
                 shard.gradient = torch.zeros_like(shard.param)
                 shard.show_gradient()
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Clip gradients to a common norm, and return the norm before, as torch's does."""
+        """Clip gradients as torch's does; return the norm before."""
         return nn.utils.clip_grad_norm_(self.parameters(), max_norm, norm_type)
 
     def gather_full_parameters(self) -> dict[str, Tensor]:
@@ -260,7 +260,7 @@ def _computing(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _differentiable(output) -> list[Tensor]:
-    """Return the tensors that a gradient can reach, in an output's lists, tuples and dicts of any depth."""
+    """Return the tensors of an output, however nested, that a gradient can reach."""
     leaves = pytree.tree_leaves(output)
     for leaf in leaves:
         if dataclasses.is_dataclass(leaf):

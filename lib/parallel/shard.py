@@ -63,7 +63,9 @@ class Shard:
         self.version = self.param._version
 
     def show_own(self) -> None:
-        """Let the parameter be this rank's rows. Raises RuntimeError if the whole one was changed in place."""
+        """Let the parameter be this rank's rows.
+
+        Raises RuntimeError if the whole one was changed in place."""
         if not self.is_whole:
             return
         self.param.data = self.local
@@ -90,7 +92,7 @@ class Shard:
         return padded[self.rows]
 
     def set_gradient_aside(self) -> None:
-        """Keep the gradient of earlier backward passes; the next is of the whole parameter."""
+        """Keep the gradient of earlier passes; the next is of the whole parameter."""
         self.gradient = self.param.grad
         self.param.grad = None
 
@@ -131,7 +133,7 @@ class Shard:
         self.gradient = None
 
     def _read_own(self) -> None:
-        """Take the rows that the parameter has: somebody may have assigned new ones to `.data`."""
+        """Take the rows that the parameter has: `.data` may have been assigned."""
         if self.is_whole:
             return
         if self.param.shape != self.local.shape:

@@ -18,7 +18,7 @@ ALL_REDUCE = "all-reduce"
 
 
 def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: float) -> dict[str, list]:
-    """Trace some steps, and return the one whose time is nearest `median_ms`, the same on all ranks.
+    """Trace some steps; return the one nearest `median_ms`, the same on all ranks.
 
     The columns `rank`, `part`, `start_ms` and `end_ms` say when each phase that the iteration marks and each all-reduce
     of this rank began and ended; zero is when the first rank began."""

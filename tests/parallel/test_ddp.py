@@ -2,6 +2,7 @@
 
 import pytest
 
+import optimizer_checks
 import training_checks as checks
 from lib.instruments import environment
 from lib.parallel.ddp import VARIANTS
@@ -46,6 +47,6 @@ def test_a_module_can_be_let_go(two_ranks, kind):
 
 @pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
 def test_rounded_matrices_with_masters_train_as_in_one_process(two_ranks):
-    results = two_ranks.run(checks.masters, is_sharded=False)
+    results = two_ranks.run(optimizer_checks.masters, is_sharded=False)
     assert max(result["error"] for result in results) < 0.1
     assert [result["between_ranks"] for result in results] == [0, 0]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.optim import SGD, AdamW
 
+import fsdp_checks
 import training_checks as checks
 from lib.parallel.ranks import RankFailed, World
 
@@ -29,7 +30,7 @@ def test_training_in_a_narrow_type_keeps_fp32_weights_near_those_of_fp32(two_ran
 @pytest.mark.parametrize(("dtype", "width"), [(None, 4), (torch.bfloat16, 2)])
 def test_at_most_two_layers_are_gathered_and_none_between_steps(two_ranks, dtype, width):
     layer = 4 * 128**2 + 3 * 128 * 512 + 2 * 128
-    for rank in two_ranks.run(checks.gathered_memory, dtype=dtype):
+    for rank in two_ranks.run(fsdp_checks.gathered_memory, dtype=dtype):
         assert rank["after"] == 0
         assert rank["most"] == width * (10_000 * 128 + layer)  # the embedding beside a layer
 
@@ -38,29 +39,29 @@ def test_batches_can_be_dropped_fail_and_add_up(two_ranks):
     assert max(two_ranks.run(checks.uneven_use, kind="fsdp")) < 1e-6
 
 
-@pytest.mark.parametrize("change", [checks.assign_data, checks.assign_views, checks.change_in_place])
+@pytest.mark.parametrize("change", [fsdp_checks.assign_data, fsdp_checks.assign_views, fsdp_checks.change_in_place])
 @pytest.mark.parametrize("model", ["plain", "tied"])
 def test_weights_that_are_changed_from_outside_are_those_that_compute(two_ranks, change, model):
-    assert max(two_ranks.run(checks.changed_from_outside, change=change, model=model)) < 1e-6
+    assert max(two_ranks.run(fsdp_checks.changed_from_outside, change=change, model=model)) < 1e-6
 
 
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, float("inf")])
 def test_gradients_are_clipped_by_the_norm_of_all_ranks(two_ranks, norm_type):
-    for rank in two_ranks.run(checks.clipped, norm_type=norm_type):
+    for rank in two_ranks.run(fsdp_checks.clipped, norm_type=norm_type):
         assert max(rank.values()) < 1e-6
 
 
 @pytest.mark.parametrize("make", [SGD, AdamW])
 def test_all_ranks_skip_a_step_whose_gradient_is_infinite_on_any(two_ranks, make):
-    assert two_ranks.run(checks.infinite_gradient, make=make) == [[1.0, 0]] * 2
+    assert two_ranks.run(fsdp_checks.infinite_gradient, make=make) == [[1.0, 0]] * 2
 
 
 def test_a_checkpoint_frees_its_layers_or_is_refused(two_ranks):
     for size, most in [(1, 2), (4, 3)]:
-        assert two_ranks.run(checks.checkpointed, size=size) == [most] * 2
+        assert two_ranks.run(fsdp_checks.checkpointed, size=size) == [most] * 2
     with World(2) as world, pytest.raises(RankFailed, match="expected use_reentrant=False"):
-        world.run(checks.checkpointed, reentrant=True)
+        world.run(fsdp_checks.checkpointed, reentrant=True)
 
 
 def test_what_has_no_right_result_is_refused(two_ranks):
-    two_ranks.run(checks.refused)
+    two_ranks.run(fsdp_checks.refused)

@@ -2,6 +2,7 @@
 
 import pytest
 
+import optimizer_checks
 import training_checks as checks
 from lib.instruments import environment
 from lib.parallel import ranks
@@ -9,7 +10,7 @@ from lib.parallel import ranks
 
 @pytest.mark.parametrize(("model", "optimizer"), [("tied", "torch"), ("plain", "ours")])
 def test_ten_steps_are_those_of_one_process(two_ranks, model, optimizer):
-    states = two_ranks.run(checks.sharded_optimizer, model=model, optimizer=optimizer)
+    states = two_ranks.run(optimizer_checks.sharded_optimizer, model=model, optimizer=optimizer)
     for rank in states:
         assert rank["change"] > 1e-2
         assert rank["error"] == 0
@@ -21,12 +22,12 @@ def test_ten_steps_are_those_of_one_process(two_ranks, model, optimizer):
 
 @pytest.mark.parametrize("name", ["counting", "muon", "torch"])
 def test_any_optimizer_steps_as_in_one_process_copied_or_loaded_whole(two_ranks, name):
-    assert two_ranks.run(checks.other_optimizers, name=name) == [0, 0]
+    assert two_ranks.run(optimizer_checks.other_optimizers, name=name) == [0, 0]
 
 
 def test_three_ranks_train_as_one_process():
     with ranks.World(3) as world:
-        results = world.run(checks.sharded_optimizer, model="plain", optimizer="torch")
+        results = world.run(optimizer_checks.sharded_optimizer, model="plain", optimizer="torch")
         results += world.run(checks.trained, kind="ddp", model="toy", variant="bucketed")
         # a matrix of one row leaves two ranks without any
         results += world.run(checks.trained, kind="fsdp", model="alike")
@@ -35,7 +36,7 @@ def test_three_ranks_train_as_one_process():
 
 @pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
 def test_masters_on_ranks_that_own_some_of_them_train_as_those_of_one_process(two_ranks):
-    results = two_ranks.run(checks.masters, is_sharded=True)
+    results = two_ranks.run(optimizer_checks.masters, is_sharded=True)
     assert max(result["error"] for result in results) < 0.1
     assert [result["between_ranks"] for result in results] == [0, 0]
     assert [result["types"] for result in results] == [["torch.float32"]] * 2

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 import small_report
-from lib import records
+from lib import catalog, records
 from lib.report import __main__ as command
 from lib.report import answers
 
@@ -23,6 +23,15 @@ def displayed(monkeypatch):
 
     monkeypatch.setattr(answers, "display", display)
     return outputs
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """The records kept in git, by experiment."""
+    loaded = {}
+    for experiment in catalog.CATALOG:
+        loaded[experiment] = records.load(experiment, "xeon-2c-0e51")
+    return loaded
 
 
 @pytest.fixture(scope="session")

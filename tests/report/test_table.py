@@ -9,10 +9,9 @@ from scipy import stats
 
 import by_hand
 from lib import catalog, records
-from lib.report import bounds, noise
-from lib.report.pairs import baseline
+from lib.report import noise
 from lib.report.table import fields, load, table, unfold
-from lib.stats import estimates, intervals, moderation
+from lib.stats import intervals, moderation
 
 RANDOM = np.random.default_rng(1)
 MACHINE = "xeon-2c-0e51"  # of the records kept in git
@@ -27,15 +26,6 @@ def times(middle, rounds=3, spread=0.05):
 
 def logs_of(rounds):
     return np.log(np.median(rounds, axis=1))
-
-
-@pytest.fixture(scope="module")
-def reference():
-    """The records kept in git, by experiment."""
-    loaded = {}
-    for experiment in catalog.CATALOG:
-        loaded[experiment] = records.load(experiment, MACHINE)
-    return loaded
 
 
 def test_a_time_is_the_geometric_mean_of_the_medians_of_its_processes(reference):
@@ -182,76 +172,6 @@ def test_without_records_the_table_has_its_columns_and_no_rows():
     assert empty.columns.difference(filled.columns).isin(fields(records.frame("adam", []))).all()
 
 
-def in_pairs(gains, rounds=3, noise=0.01, first=0, **common):
-    """Return records in pairs of variants that are so many times as fast as the baseline."""
-    rows = []
-    for number, gain in enumerate(gains, start=first):
-        levels = np.exp(0.01 * RANDOM.standard_normal(rounds))
-        for round_number, level in enumerate(levels, start=1):
-            baseline_ms = level * gain * RANDOM.lognormal(0, noise, 12)
-            pairs = {"paired_ms": RANDOM.lognormal(0, noise, 12).tolist(), "baseline_ms": baseline_ms.tolist()}
-            rows.append({"variant": "fused", "num_params": number, "round": round_number, **pairs, **common})
-    return rows
-
-
-def test_a_speedup_is_the_mean_of_the_processes_hodges_lehmann_estimates_as_judged_before(reference):
-    frame = reference["attention"]
-    made = table(frame).query("baseline != ''")
-    for row in made.itertuples():
-        values = {name: getattr(row, name) for name in fields(frame)}
-        of_case = frame[(frame[list(values)] == pd.Series(values)).all(axis="columns")]
-        logs = []
-        for variant_ms, baseline_ms in zip(of_case["paired_ms"], of_case["baseline_ms"], strict=True):
-            logs.append(estimates.of_pairs(variant_ms, baseline_ms)[0])
-        assert row.speedup == pytest.approx(stats.gmean(np.exp(logs)))
-
-
-def widths(made):
-    return np.log(made["speedup_high"] / made["speedup_low"])
-
-
-def test_a_stale_comparison_is_none_of_those_that_are_judged_and_alone_it_is():
-    fresh = in_pairs([1.0, 1.1, 1.5, 0.8])
-    alone = table(by_hand.frame(*fresh))
-    assert alone["verdict"].tolist() == ["same", "faster", "faster", "slower"]
-    both = by_hand.frame(*fresh, *in_pairs([1.0] * 60, first=4, stale=True))
-    assert table(both)["verdict"].tolist()[:4] == alone["verdict"].tolist()
-    # of 64 fresh comparisons the findings would have wider intervals
-    assert (widths(table(both))[1:4] < 0.8 * widths(table(both.assign(stale=False)))[1:4]).all()
-    only_stale = table(by_hand.frame(*fresh).assign(stale=True))
-    pd.testing.assert_series_equal(widths(only_stale), widths(alone))
-
-
-def test_a_single_process_is_as_uncertain_as_its_own_pairs_even_where_others_are_calm():
-    calm = in_pairs([1.0] * 9)
-    made = table(by_hand.frame(*calm, *in_pairs([1.5], rounds=1, first=9), *in_pairs([1.5], 1, noise=0.2, first=10)))
-    assert made["verdict"].tolist()[9:] == ["faster", "unclear"]
-    assert widths(made)[10] > 3 * widths(made)[9]
-
-
-def test_phases_in_pairs_have_verdicts_of_their_own():
-    rows = in_pairs([1.5, 1.5, 1.5])
-    for row in rows:
-        row |= {"paired_optimizer_ms": row["baseline_ms"], "baseline_optimizer_ms": row["paired_ms"]}
-    made = table(by_hand.frame(*rows))
-    assert set(made["verdict"]) == {"faster"}
-    assert set(made["optimizer_verdict"]) == {"slower"}
-    assert made["optimizer_speedup"].tolist() == pytest.approx((1 / made["speedup"]).tolist())
-
-
-@pytest.mark.parametrize(
-    ("experiment", "case", "expected"),
-    [
-        ("attention", {"variant": "sdpa", "native": False, "precision": "fp32"}, "naive"),
-        ("step", {"compiled": True}, "not compiled"),
-        ("memory", {"checkpoint": 1}, "checkpoint 0"),
-        ("ladder", {"switches": "fused"}, "plain"),
-    ],
-)
-def test_a_baseline_is_named_by_the_value_that_differs(experiment, case, expected):
-    assert baseline(experiment, case) == expected
-
-
 def test_of_the_records_in_git_each_case_is_a_row_of_numbers_and_texts(reference):
     for frame in reference.values():
         made = table(frame)
@@ -259,46 +179,6 @@ def test_of_the_records_in_git_each_case_is_a_row_of_numbers_and_texts(reference
         assert len(made) == len(frame[names].drop_duplicates())
         assert list(made)[: len(names) + 6] == [*names, "machine", "hardware", "rounds", "status", "noisy", "stale"]
         assert all(pd.api.types.is_numeric_dtype(kind) or kind == "str" for kind in made.dtypes)
-
-
-def test_of_the_records_in_git_no_product_is_faster_than_its_bound_and_the_bound_is_the_roofline(reference):
-    for experiment in ("step", "ladder", "kernels", "attention", "attention_module"):
-        made = table(reference[experiment])
-        assert made["bound_ms"].notna().all()
-        assert (made["bound_percent_low"].fillna(made["bound_percent"]) <= 100).all()
-    (plain,) = table(reference["step"]).query("size == 'small'").itertuples()
-    products, memory = bounds.best_rates(reference["ceilings"])
-    slowest_ms = 0.0
-    for phase in ("forward", "backward"):
-        flops_ms = 1e3 * getattr(plain, f"{phase}_flops") / products["cpu", "fp32"]
-        slowest_ms += max(flops_ms, 1e3 * getattr(plain, f"{phase}_bytes") / memory["cpu"])
-    assert plain.bound_ms == pytest.approx(slowest_ms + 1e3 * plain.optimizer_bytes / memory["cpu"])
-
-
-def test_a_ceiling_is_the_best_rate_that_the_median_of_any_round_reached():
-    shape = {"operation": "matmul", "rows": 8, "columns": 8, "precision": "fp32", "device": "cpu", "flops": 1e6}
-    moving = shape | {"operation": "copy", "moved_bytes": 4e6}
-    small = moving | {"rows": 4, "moved_bytes": 1e9}
-    rows = [
-        *by_hand.of_rounds([[1.0, 2.0, 9.0], [4.0] * 3], **shape),
-        {**shape, "precision": "bf16", "total_ms": [0.1], "input_gradients_ms": [0.02], "forward_ms": [0.05]},
-        {**shape, "round": 3, "status": "failed", "total_ms": [0.001]},
-        *by_hand.of_rounds([[3.0], [2.0]], **moving),
-        *by_hand.of_rounds([[1.0]], **small),
-    ]
-    frame = by_hand.frame(*rows, experiment="ceilings")
-    products, memory = bounds.best_rates(frame)
-    assert products.to_dict() == pytest.approx({("cpu", "bf16"): 1e6 / 3 / 0.02e-3, ("cpu", "fp32"): 5e8})
-    assert memory.to_dict() == pytest.approx({"cpu": 2e9})
-    products, memory = bounds.best_rates(frame[frame["operation"] == "matmul"].drop(columns="moved_bytes"))
-    assert len(products) == 2
-    assert memory.empty
-
-
-def test_a_call_takes_the_geometric_mean_of_the_rounds_medians(reference):
-    calls = reference["ceilings"].query("operation == 'call'")["total_ms"]
-    assert bounds.call_us(MACHINE).to_dict() == pytest.approx({"cpu": stats.gmean(calls.map(np.median))})
-    assert bounds.call_us("nobody-1c").empty
 
 
 def test_tables_within_records_unfold_to_their_rows_beside_the_case(reference):

@@ -38,5 +38,5 @@ def test_one_process_has_the_spread_of_the_others_and_at_least_its_own_noise():
 
 
 def test_two_variances_or_none_that_is_positive_make_no_prior():
-    assert moderation.moderated(np.array([0.1, 0.2]), np.array([2, 2])) is None
-    assert moderation.moderated(np.zeros(30), np.full(30, 2)) is None
+    assert moderation.moderate(np.array([0.1, 0.2]), np.array([2, 2])) is None
+    assert moderation.moderate(np.zeros(30), np.full(30, 2)) is None

@@ -6,20 +6,20 @@ pytest.importorskip("triton")
 from compiled_kernels import HEADS, NUMBERS, measure
 
 NARROW = ("bf16", "fp16")
-# The most bytes of a thread's registers that Triton 3.6 or 3.9 keeps in memory on any of the architectures; of all
-# other kernels none. The tiles of an architecture of 90 are the fastest on an H100 in spite of this.
+# The most bytes of a thread's registers that Triton 3.6 or 3.9 keeps in memory on any of the architectures, for
+# kernels with more than two registers of four bytes. The narrow tiles of an architecture of 90 are the fastest on an
+# H100 in spite of this.
+TWO_REGISTERS_BYTES = 8
 SPILLED_BYTES = {
     ("flash_forward", "narrow", 64): 32,
     ("flash_forward", "narrow", 128): 88,
     ("flash_backward_q", "narrow", 64): 24,
     ("flash_backward_q", "narrow", 128): 88,
-    ("flash_backward_q", "tf32", 32): 8,
     ("flash_backward_q", "tf32", 128): 128,
     ("flash_backward_q", "ieee", 128): 216,
     ("flash_backward_kv", "narrow", 32): 96,
     ("flash_backward_kv", "narrow", 64): 816,
     ("flash_backward_kv", "narrow", 128): 256,
-    ("flash_backward_kv", "tf32", 64): 8,
 }
 
 
@@ -31,5 +31,5 @@ def test_a_variant_compiles_and_spills_no_more_than_is_known(arch, numbers, d_he
     for causal in (True, False):
         for row in measure(arch, numbers, d_head, causal).itertuples():
             with tally.fault():
-                most_bytes = SPILLED_BYTES.get((row.kernel, number_kind, d_head), 0)
+                most_bytes = SPILLED_BYTES.get((row.kernel, number_kind, d_head), TWO_REGISTERS_BYTES)
                 assert row.spilled_bytes <= most_bytes, f"{row.kernel}, causal={causal}: {row.spilled_bytes} bytes"

@@ -1,0 +1,69 @@
+"""Compare each rung of the ladder with the rung before it."""
+
+import numpy as np
+import pandas as pd
+
+from lib.catalog import CATALOG
+from lib.stats.verdicts import LEAST_SHARE, MARGIN
+
+ENDS = ["speedup", "speedup_low", "speedup_high"]
+
+
+def compare(rungs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rungs of one model and batch in the order of the ladder, with what is new in each and what it brings.
+
+    `rungs` are rows of the plain table that ran in pairs with the plain step. New columns:
+
+    - `before`: the rung that has most of these switches, or plain. Of several it is the one that lacks the latest
+      switch. bf16 takes the place of bf16_products, so that its rung stands above that one.
+    - `switch`: what the rung has more, joined by `+`.
+    - `switch_speedup` with its ends, `switch_verdict`, `switch_advice`: the quotient of both ratios to the plain step.
+      Their errors add up in logarithms. The verdict is `faster` or `slower` where the interval lies beside one, else
+      `unclear`; the advice is that of `verdicts.judge`."""
+    order = list(CATALOG["ladder"].variants)
+    # an older record may have a switch that is gone
+    rungs = rungs[rungs["switches"].map(lambda switches: set(switches.split("+")) <= {*order}).astype(bool)]
+    sets = {"plain": set()}
+    for switches in rungs["switches"]:
+        sets[switches] = set(switches.split("+"))
+        if "bf16" in sets[switches]:
+            sets[switches].add("bf16_products")
+    before, new, positions = [], [], []
+    for switches in rungs["switches"]:
+        missing = {
+            other: sorted(map(order.index, sets[switches] - names))
+            for other, names in sets.items()
+            if names < sets[switches]
+        }
+        nearest = max(missing, key=lambda other: (-len(missing[other]), missing[other]))
+        before.append(nearest)
+        new.append("+".join(name for name in switches.split("+") if name not in sets[nearest]))
+        positions.append((len(sets[switches]), sorted(map(order.index, sets[switches]))))
+    ratios = np.log(rungs.set_index("switches")[ENDS].astype(float))
+    ratios.loc["plain"] = 0.0
+    own, own_low, own_high = ratios.loc[rungs["switches"]].to_numpy().T
+    rival, rival_low, rival_high = ratios.loc[before].to_numpy().T
+    gain = own - rival
+    low = gain - np.hypot(own - own_low, rival_high - rival)
+    high = gain + np.hypot(own_high - own, rival - rival_low)
+    is_probable = (gain > np.log1p(MARGIN)) & (high >= LEAST_SHARE * (high - low))
+    compared = rungs.assign(
+        before=before,
+        switch=new,
+        switch_speedup=np.exp(gain),
+        switch_speedup_low=np.exp(low),
+        switch_speedup_high=np.exp(high),
+        switch_verdict=np.select([low > 0, high < 0], ["faster", "slower"], "unclear"),
+        switch_advice=np.select([low > 0, is_probable], ["proven", "probable"], "none"),
+    )
+    return compared.iloc[sorted(range(len(positions)), key=positions.__getitem__)]
+
+
+def price(rung: tuple) -> str:
+    """Say what a row of `compare` costs: digits of the logits, or the first step, which compiles; or nothing."""
+    switches = rung.switch.split("+")
+    if {"bf16_products", "bf16"} & {*switches} and rung.logits_error > 0:
+        return f", logits off by {100 * rung.logits_error:.2g}%"
+    if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_iteration_ms > 0:
+        return f", first step {rung.first_iteration_ms / 1000:.3g} s"
+    return ""

@@ -1,0 +1,51 @@
+"""A bound is the roofline of the best rates that the same machine reached."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import by_hand
+from lib.report import bounds
+from lib.report.table import table
+
+MACHINE = "xeon-2c-0e51"  # of the records kept in git
+
+
+def test_of_the_records_in_git_no_product_is_faster_than_its_bound_and_the_bound_is_the_roofline(reference):
+    for experiment in ("step", "ladder", "kernels", "attention", "attention_module"):
+        made = table(reference[experiment])
+        assert made["bound_ms"].notna().all()
+        assert (made["bound_percent_low"].fillna(made["bound_percent"]) <= 100).all()
+    (plain,) = table(reference["step"]).query("size == 'small'").itertuples()
+    products, memory = bounds.best_rates(reference["ceilings"])
+    slowest_ms = 0.0
+    for phase in ("forward", "backward"):
+        flops_ms = 1e3 * getattr(plain, f"{phase}_flops") / products["cpu", "fp32"]
+        slowest_ms += max(flops_ms, 1e3 * getattr(plain, f"{phase}_bytes") / memory["cpu"])
+    assert plain.bound_ms == pytest.approx(slowest_ms + 1e3 * plain.optimizer_bytes / memory["cpu"])
+
+
+def test_a_ceiling_is_the_best_rate_that_the_median_of_any_round_reached():
+    shape = {"operation": "matmul", "rows": 8, "columns": 8, "precision": "fp32", "device": "cpu", "flops": 1e6}
+    moving = shape | {"operation": "copy", "moved_bytes": 4e6}
+    small = moving | {"rows": 4, "moved_bytes": 1e9}
+    rows = [
+        *by_hand.of_rounds([[1.0, 2.0, 9.0], [4.0] * 3], **shape),
+        {**shape, "precision": "bf16", "total_ms": [0.1], "input_gradients_ms": [0.02], "forward_ms": [0.05]},
+        {**shape, "round": 3, "status": "failed", "total_ms": [0.001]},
+        *by_hand.of_rounds([[3.0], [2.0]], **moving),
+        *by_hand.of_rounds([[1.0]], **small),
+    ]
+    frame = by_hand.frame(*rows, experiment="ceilings")
+    products, memory = bounds.best_rates(frame)
+    assert products.to_dict() == pytest.approx({("cpu", "bf16"): 1e6 / 3 / 0.02e-3, ("cpu", "fp32"): 5e8})
+    assert memory.to_dict() == pytest.approx({"cpu": 2e9})
+    products, memory = bounds.best_rates(frame[frame["operation"] == "matmul"].drop(columns="moved_bytes"))
+    assert len(products) == 2
+    assert memory.empty
+
+
+def test_a_call_takes_the_geometric_mean_of_the_rounds_medians(reference):
+    calls = reference["ceilings"].query("operation == 'call'")["total_ms"]
+    assert bounds.call_us(MACHINE).to_dict() == pytest.approx({"cpu": stats.gmean(calls.map(np.median))})
+    assert bounds.call_us("nobody-1c").empty

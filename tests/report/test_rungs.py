@@ -1,0 +1,70 @@
+"""Each rung stands on the one with most of its switches, and its gain is the quotient of their ratios."""
+
+import math
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from lib.report import rungs
+
+SPEEDUPS = {
+    "fused+bf16+compiled+masters": (4.0, 0.01), "fused+bf16": (3.0, 0.01), "fused": (1.2, 0.03),
+    "fused+bf16_products": (2.4, 0.04), "fused+bf16_products+compiled": (2.5, 0.01), "fused+bf16+compiled": (3.1, 0.05),
+    "compiled": (0.9, math.nan),
+}  # fmt: skip
+BEFORE = {
+    "fused": "plain", "compiled": "plain", "fused+bf16_products": "fused", "fused+bf16": "fused+bf16_products",
+    "fused+bf16_products+compiled": "fused+bf16_products", "fused+bf16+compiled": "fused+bf16",
+    "fused+bf16+compiled+masters": "fused+bf16+compiled",
+}  # fmt: skip
+
+
+def compared():
+    rows = [(names, ratio, ratio * math.exp(-e), ratio * math.exp(e)) for names, (ratio, e) in SPEEDUPS.items()]
+    rows.append(("fused+gone", 9.0, 8.0, 10.0))
+    return rungs.compare(pd.DataFrame(rows, columns=["switches", *rungs.ENDS]))
+
+
+def test_rungs_are_in_the_order_of_the_ladder_each_after_the_one_that_lacks_its_latest_switch():
+    table = compared()
+    assert dict(zip(table["switches"], table["before"], strict=True)) == BEFORE
+    assert list(table["switches"]) == list(BEFORE)
+    assert list(table["switch"]) == ["fused", "compiled", "bf16_products", "bf16", "compiled", "compiled", "masters"]
+
+
+def test_a_gain_is_a_quotient_whose_errors_add_up_and_one_without_an_interval_is_none():
+    table = compared().set_index("switches")
+    row = table.loc["fused+bf16_products"]
+    assert row["switch_speedup"] == pytest.approx(2)
+    assert row["switch_speedup_low"] == pytest.approx(2 * math.exp(-0.05))
+    assert row["switch_speedup_high"] == pytest.approx(2 * math.exp(0.05))
+    assert table["switch_advice"].to_dict() == {
+        "fused": "proven", "compiled": "none", "fused+bf16_products": "proven", "fused+bf16": "proven",
+        "fused+bf16_products+compiled": "probable", "fused+bf16+compiled": "probable",
+        "fused+bf16+compiled+masters": "proven",
+    }  # fmt: skip
+    assert table.loc["fused", "switch_verdict"] == "faster"
+    assert table.loc["compiled", "switch_verdict"] == "unclear"
+
+
+def test_without_rungs_there_is_nothing_to_compare():
+    table = rungs.compare(pd.DataFrame(columns=["switches", *rungs.ENDS]))
+    assert table.empty
+    assert "switch_speedup" in table
+
+
+@pytest.mark.parametrize(
+    ("switch", "expected"),
+    [
+        ("fused", ""),
+        ("bf16", ", logits off by 0.73%"),
+        ("compiled", ", first step 9.5 s"),
+        ("fused+bf16+compiled", ", logits off by 0.73%"),
+    ],
+)
+def test_a_price_is_in_digits_or_in_seconds(switch, expected):
+    row = SimpleNamespace(switch=switch, logits_error=0.00729, first_iteration_ms=9500.0)
+    assert rungs.price(row) == expected
+    row.logits_error = row.first_iteration_ms = math.nan
+    assert rungs.price(row) == ""
