@@ -15,7 +15,7 @@ from lib.experiments import case as measuring
 from lib.experiments.case import Case, Recording, Work
 from lib.experiments.step import Step
 from lib.experiments.training import Training
-from lib.instruments import compilation, device
+from lib.instruments import allocator, compilation, device
 from lib.validate import one_of
 
 PLAIN = "plain"
@@ -97,6 +97,8 @@ class Ladder(Case):
     def unavailable(self) -> str | None:
         if self.graphs and self.device != "cuda":
             return f"torch.compile's {self.whole_mode} is for CUDA"
+        if self.allocator == "default" and not allocator.glibc():
+            return "only glibc can be told to keep freed pages"
         return super().unavailable() or self.step.unavailable()
 
     def training(self) -> Training:
