@@ -68,7 +68,7 @@ def test_large_scores_do_not_overflow(variant, causal):
 
 @pytest.mark.parametrize("variant", ["tiled", "flash_compiled"])
 def test_what_is_our_own_follows_autocast_forward_and_backward(monkeypatch, variant):
-    monkeypatch.setattr(attention.blocks, "_compiled", lambda function: function)
+    monkeypatch.setattr(attention.blocks, "_compile", lambda function: function)
     inputs, dout = draw(40, 40, 16, leading=(2, 3))
     with torch.autocast("cpu", torch.bfloat16):
         out = VARIANTS[variant](*inputs)
