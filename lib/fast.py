@@ -143,10 +143,13 @@ def full_state_dict(network: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def _follow(weight: Tensor, master: Tensor) -> Tensor:
-    """Return the master, or the weight where it was changed from outside."""
-    # by their bits, since a compiler would compare them in fp32, without rounding
-    is_unchanged = weight.view(torch.int16) == master.to(torch.bfloat16).view(torch.int16)
-    return torch.where(is_unchanged, master, weight)
+    """Return the master, or the weight where it was changed from outside, in fp32."""
+    # To bf16 by its bits, to the nearest and of two to the even one: a compiler would skip a cast to bf16 and back, and
+    # does not vectorize a comparison of 16-bit integers.
+    bits = master.view(torch.int32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000).view(torch.float32)
+    wide = weight.float()
+    return torch.where(wide == rounded, master, wide)
 
 
 def _add_up_in_fp32(params: Iterable[nn.Parameter]) -> None:

@@ -300,3 +300,13 @@ def test_layers_are_the_elements_of_all_lists():
     fast.compile_layers(network)
     layers = [layer, layer.experts[0], network.heads[0]]
     assert compiled == [(each, {"dynamic": False}) for each in layers]
+
+
+def test_a_master_is_followed_as_long_as_the_weight_is_its_rounding():
+    # all exponents, and each of the bits that decide a rounding
+    bits = torch.arange(0, 2**31 - 2**24, 4099, dtype=torch.int32)
+    master = torch.cat([bits, bits & -0x10000 | 0x8000]).view(torch.float32)
+    weight = master.to(torch.bfloat16)
+    assert torch.equal(fast._follow(weight, master), master)
+    other = (weight.view(torch.int16) + 1).view(torch.bfloat16)
+    assert torch.equal(fast._follow(other, master), other.float())
