@@ -15,8 +15,6 @@ from lib.report.show import LINE
 UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup", "notebook-only", "by-hand"}
 # tags of cells whose last value, the records or the plain table, is for those who run the notebook
 BY_HAND = {"measure", "notebook-only"}
-HEADING = re.compile(r"(#{1,6}) +(.*)")
-TEXT = 9  # the level of what is no heading, below all of them
 
 
 def cells_of_page(notebook: NotebookNode) -> list[NotebookNode]:
