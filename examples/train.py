@@ -30,9 +30,8 @@ if args.precision == "auto":
 if args.model == "llama":
     from transformers import LlamaConfig, LlamaForCausalLM  # `make peers` installs it
 
-    network = LlamaForCausalLM(
-        LlamaConfig(vocab_size=256, hidden_size=256, intermediate_size=1024, num_hidden_layers=4)
-    )
+    shape = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
+    network = LlamaForCausalLM(LlamaConfig(vocab_size=256, **shape))
 elif args.model == "encoder":
     layer = CausalLayer(256, 4, 1024, dropout=0.0, batch_first=True, norm_first=True)
     layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
@@ -57,4 +56,5 @@ for step in range(1, args.steps + 1):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    print(f"step {step}: loss {loss.item():.3f}, {tokens_BT.numel() / (time.perf_counter() - began_s):,.0f} tokens/s")
+    rate = args.batch * args.context / (time.perf_counter() - began_s)
+    print(f"step {step}: loss {loss.item():.3f}, {rate:,.0f} tokens/s")
