@@ -31,7 +31,7 @@ export PYTHONUNBUFFERED := 1
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-report: .venv/ready ## Measure this machine for 15 to 25 minutes and write reports/report.html; ROUNDS=5 narrows its intervals, BUDGET=seconds ends it early
+report: .venv/ready ## Measure this machine for 15 to 30 minutes and write reports/report.html; ROUNDS=5 narrows its intervals, BUDGET=seconds ends it early
 	@$(PY) -m lib.sweep report $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; { $(PY) -m lib.sources || $(PY) -m lib.report; } && exit $$ended
 
 test: .venv/dev .venv/cluster .venv/peers .venv/triton .venv/browser ## Check the style and run the tests
