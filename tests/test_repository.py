@@ -28,6 +28,7 @@ EXTRA = PROJECT["optional-dependencies"]
 USER = PROJECT["dependencies"] + EXTRA["cluster"] + EXTRA["peers"]
 UNPINNED = EXTRA["triton"]
 DEVELOPER = EXTRA["dev"]
+MAKE = ["make", "--no-print-directory"]  # as in a terminal, also where `make test` runs the tests
 
 
 def named(requirements):
@@ -81,7 +82,7 @@ def test_conda_installs_the_same_package_under_the_same_pins():
 
 def test_bare_make_and_the_readme_name_every_command():
     verbs = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
-    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(MAKE, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert all(f"make {verb} " in listed for verb in verbs)
     readme = (ROOT / "README.md").read_text()
     assert all(f"make {verb}" in readme for verb in verbs if verb != "help")
@@ -95,7 +96,7 @@ def test_text_is_read_and_written_as_utf8_whatever_the_locale():
 
 
 def set_up(*variables, goal=".venv/ready"):
-    command = ["make", "-nB", goal, *variables]
+    command = [*MAKE, "-nB", goal, *variables]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
@@ -130,6 +131,6 @@ def test_an_environment_that_somebody_else_made_stays(tmp_path):
     theirs.parent.mkdir()
     theirs.touch()
     # a Python that does nothing
-    done = subprocess.run(["make", "status", "PYTHON=true"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([*MAKE, "status", "PYTHON=true"], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.startswith(".venv is not of this Makefile")
     assert theirs.exists()

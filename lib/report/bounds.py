@@ -41,11 +41,27 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
 
 
 def load_ceilings(machine: str) -> pd.DataFrame:
-    """Load the records of a machine's ceilings; without any, an empty frame."""
+    """Load what bounds are made from: a machine's ceilings, and `load_lists`.
+
+    Without any it is an empty frame."""
     # a notebook may tell what it has just measured by hand, of a machine without records
     if machine not in records.machines():
         return records.frame("ceilings", [])
-    return records.load("ceilings", machine)
+    return join_lists(records.load("ceilings", machine), machine)
+
+
+def join_lists(ceilings: pd.DataFrame, machine: str) -> pd.DataFrame:
+    """Add a machine's steps of fused AdamW to records of its ceilings, as the operation `adamw` on one column.
+
+    They may reach a better rate of memory: a list can be longer than any matrix of the ceilings."""
+    if machine not in records.machines():
+        return ceilings
+    lists = records.load("adam", machine).query("status == 'ok' and variant == 'fused'")
+    lists = lists.reindex(columns=["device", "status", "elements", "moved_bytes", "total_ms"]).dropna()
+    if lists.empty:
+        return ceilings
+    lists = lists.assign(operation="adamw", precision="fp32", rows=lists["elements"], columns=1)
+    return pd.concat([ceilings, lists], ignore_index=True)
 
 
 def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -64,8 +80,9 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
             flops_s = np.fmax(flops_s, _rates(products, metric, products["flops"] / 3))
     moving = ceilings[ceilings["operation"].isin(MOVING)]
     elements = moving["rows"] * moving["columns"]
-    # what a smaller matrix reaches may be the rate of a cache
-    moving = moving[elements == elements.groupby(moving["device"]).transform("max")]
+    # what is smaller than the largest matrix may reach the rate of a cache
+    matrices = elements.where(moving["columns"] > 1)
+    moving = moving[elements >= matrices.groupby(moving["device"]).transform("max")]
     bytes_s = _rates(moving, "total_ms", moving["moved_bytes"])
     best_products = flops_s.groupby([products["device"], products["precision"]]).max()
     return best_products, bytes_s.groupby(moving["device"]).max()

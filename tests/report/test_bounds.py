@@ -17,7 +17,7 @@ def test_of_the_records_in_git_no_product_is_faster_than_its_bound_and_the_bound
         assert made["bound_ms"].notna().all()
         assert (made["bound_percent_low"].fillna(made["bound_percent"]) <= 100).all()
     (plain,) = table(reference["step"]).query("size == 'small'").itertuples()
-    products, memory = bounds.best_rates(reference["ceilings"])
+    products, memory = bounds.best_rates(bounds.load_ceilings(MACHINE))
     slowest_ms = 0.0
     for phase in ("forward", "backward"):
         flops_ms = 1e3 * getattr(plain, f"{phase}_flops") / products["cpu", "fp32"]
@@ -43,6 +43,14 @@ def test_a_ceiling_is_the_best_rate_that_the_median_of_any_round_reached():
     products, memory = bounds.best_rates(frame[frame["operation"] == "matmul"].drop(columns="moved_bytes"))
     assert len(products) == 2
     assert memory.empty
+
+
+def test_adamw_on_a_list_longer_than_any_matrix_counts_for_memory(reference):
+    lists = reference["adam"].query("variant == 'fused' and elements > 8192**2")
+    rate = (1e3 * lists["moved_bytes"] / lists["total_ms"].map(np.median)).max()
+    _, by_matrices = bounds.best_rates(reference["ceilings"])
+    _, memory = bounds.best_rates(bounds.load_ceilings(MACHINE))
+    assert memory["cpu"] == pytest.approx(max(rate, by_matrices["cpu"]))
 
 
 def test_a_call_takes_the_geometric_mean_of_the_rounds_medians(reference):
