@@ -1,4 +1,4 @@
-"""Make a plain model faster: compile it by layer, and keep its matrices in bf16 beside fp32 masters.
+"""Make a plain model faster: compile layers, keep matrices in bf16 with fp32 masters.
 
 A step of mixed precision with masters (Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740) casts no weight: the
 pass that updates the master also writes the rounded weight. N in names is the numbers of a flattened parameter.
@@ -33,9 +33,10 @@ def compile_layers(network: nn.Module) -> None:
 
 
 class MastersAdamW(adam.AdamW):
-    """Optimize weights in bf16 by fp32 masters, and other parameters by the variant `fused`.
+    """Optimize weights in bf16 by fp32 masters.
 
-    Make it from an fp32 model, then call `round_matrices`, and run forward passes under autocast in bf16.
+    Other parameters take the variant `fused`. Make it from an fp32 model, then call `round_matrices`, and run forward
+    passes under autocast in bf16.
 
     - A weight that was changed from outside (loaded, copied, set in place) replaces its master. It counts as rounded to
       bf16. To change less, change `state[weight]["master"]` and copy that to the weight.
@@ -65,11 +66,11 @@ class MastersAdamW(adam.AdamW):
         _add_up_in_fp32(self.param_groups[-1]["params"])
 
     def round_matrices(self, network: nn.Module) -> None:
-        """Round the trained fp32 matrices of a model to bf16, in place, and keep masters of those in this optimizer.
+        """Round a model's trained fp32 matrices to bf16, in place.
 
-        Matrices are the weights of nn.Linear, which autocast would round in each pass. The embedding stays in fp32, as
-        do norms and biases: no product reads them, and they set the type of the residual stream. So does a matrix that
-        shares its weight with an embedding."""
+        This optimizer keeps masters of those that it has. Matrices are the weights of nn.Linear, which autocast would
+        round in each pass. The embedding stays in fp32, as do norms and biases: no product reads them, and they set the
+        type of the residual stream. So does a matrix that shares its weight with an embedding."""
         matrices, others = set(), set()
         for module in network.modules():
             for name, param in module.named_parameters(recurse=False):
@@ -131,9 +132,10 @@ class MastersAdamW(adam.AdamW):
 
 
 def full_state_dict(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the model's state dict with its master for each rounded matrix: what an fp32 checkpoint or EMA needs.
+    """Return the model's state dict in fp32, for a checkpoint or an EMA.
 
-    It loads into a plain model. Of a sharded optimizer only the masters of this rank are there."""
+    Each rounded matrix is replaced by its master. The result loads into a plain model. Of a sharded optimizer only the masters
+    of this rank are there."""
     weights = network.state_dict()
     for name, param in network.named_parameters(remove_duplicate=False):
         master = optimizer.state.get(param, {}).get("master")

@@ -95,12 +95,16 @@ def now() -> str:
 
 
 def is_final(record: Mapping) -> bool:
-    """Tell if a record settles its case: a used process that found no memory does not, since a new one may."""
+    """Tell if a record settles its case.
+
+    That of a used process that found no memory does not, since a new one may find it."""
     return record["status"] != "oom" or record["metrics"].get("fresh", True)
 
 
 def ends_process(record: Mapping) -> bool:
-    """Tell if the process that made a record should measure no more: an error may have left its GPU unusable."""
+    """Tell if the process that made a record should measure no more.
+
+    An error may have left its GPU unusable."""
     lost_gpu = record["status"] == "failed" and record["case"]["device"] != "cpu"
     return lost_gpu or not is_final(record)
 
@@ -182,18 +186,19 @@ def machines(by_hand: bool = False) -> list[str]:
 
 
 def is_in_git(machine: str) -> bool:
-    """Tell if a machine's records are those that git keeps: it has some there, and has measured nothing here.
+    """Tell if a machine's records are those that git keeps.
 
-    Those never stand in for what a machine has not measured here. A record by hand is one, too."""
+    The machine has some there, and has measured nothing here, not even by hand. Records in git never stand in for what
+    a machine has not measured here."""
     if any((paths.results() / machine).glob("*/*.r[0-9]*.json")):
         return False
     return any((REFERENCE / machine).glob("*.jsonl"))
 
 
 def of_machine(experiment: str, machine: str, by_hand: bool = False) -> Iterator[dict]:
-    """Yield an experiment's records, of sweeps or `by_hand`: those measured here, or else those kept in git.
+    """Yield an experiment's records, of sweeps or `by_hand`.
 
-    Warns of each file that is damaged, and skips it."""
+    They are those measured here, or else those kept in git. Warns of each file that is damaged, and skips it."""
     if is_in_git(machine):
         yield from _kept_in_git(experiment, machine)
         return

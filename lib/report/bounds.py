@@ -51,9 +51,10 @@ def load_ceilings(machine: str) -> pd.DataFrame:
 
 
 def join_lists(ceilings: pd.DataFrame, machine: str) -> pd.DataFrame:
-    """Add a machine's steps of fused AdamW to records of its ceilings, as the operation `adamw` on one column.
+    """Add a machine's steps of fused AdamW to records of its ceilings.
 
-    They may reach a better rate of memory: a list can be longer than any matrix of the ceilings."""
+    They are the operation `adamw` on one column, and may reach a better rate of memory: a list can be longer than any
+    matrix of the ceilings."""
     if machine not in records.machines():
         return ceilings
     lists = records.load("adam", machine).query("status == 'ok' and variant == 'fused'")

@@ -168,7 +168,9 @@ def _to_html(context: jinja2.runtime.Context, source: str) -> str:
 
 
 class _Inline(markdown.MathInlineParser):
-    """Take for a formula what pandoc does: no space within its dollars, and no digit after; else it is money."""
+    """Take for a formula what pandoc does, and else for money.
+
+    A formula has no space within its dollars, and no digit after them."""
 
     SPECIFICATION: ClassVar = markdown.MathInlineParser.SPECIFICATION | {
         "inline_math_tex": r"(?<![$\\])\$(?!\s)(?P<math_inline_tex>(?:\\[\s\S]|[^$\\])+)(?<!\s)\$(?!\d)"

@@ -1,4 +1,4 @@
-"""Read what public write-ups of the assignment printed, and how near it came to the peak of their hardware.
+"""Read what public write-ups printed, and how near it came to their hardware's peak.
 
 Each file of `reports/published` holds one kind of table; `sources.csv` says whose it is and, where known, its address.
 `datasheets.csv` names its own sources. Numbers of other hardware are context: they neither confirm nor contradict ours.

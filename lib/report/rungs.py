@@ -10,7 +10,7 @@ ENDS = ["speedup", "speedup_low", "speedup_high"]
 
 
 def compare(rungs: pd.DataFrame) -> pd.DataFrame:
-    """Return the rungs of one model and batch in the order of the ladder, with what is new in each and what it brings.
+    """Return the rungs of one model and batch, in order, with what each brings.
 
     `rungs` are rows of the plain table that ran in pairs with the plain step. New columns:
 
@@ -60,7 +60,9 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
 
 
 def price(rung: tuple) -> str:
-    """Say what a row of `compare` costs: digits of the logits, or the first step, which compiles; or nothing."""
+    """Say what a row of `compare` costs, if anything.
+
+    It is digits of the logits, or the first step, which compiles."""
     switches = rung.switch.split("+")
     # fp32 itself is off by less: such a mode has rounded nothing
     if {"bf16_products", "bf16"} & {*switches} and rung.logits_error > 1e-5:

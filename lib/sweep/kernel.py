@@ -1,4 +1,4 @@
-"""Run a kernel for a sweep: execute notebooks in it one after the other, and leave nothing of it behind."""
+"""Run a kernel for a sweep, and leave nothing of it behind."""
 
 import concurrent.futures
 import contextlib

@@ -105,7 +105,7 @@ def ended_badly(job: Job, entry: Entry, status: str, reason: str, seen: Seen) ->
 
 
 def _one_kernel(job: Job, left: list[Entry], deadline: float, place: Place) -> Iterator[Message]:
-    """Yield messages of a new kernel, end its processes, and return what was seen of its last execution.
+    """Run a new kernel; yield messages, return what was seen of its last execution.
 
     It takes from `left` what has a record, as `_one_execution` does."""
     kernel = Kernel(job, place)
@@ -120,7 +120,7 @@ def _one_kernel(job: Job, left: list[Entry], deadline: float, place: Place) -> I
 
 
 def _one_execution(job: Job, left: list[Entry], deadline: float, kernel: Kernel) -> Iterator[Message]:
-    """Yield messages of the execution that measures the first block of what is left, and return what was seen.
+    """Execute the first block of what is left; yield messages, return what was seen.
 
     Takes from `left` what has a record. Raises what `_has_died` raises."""
     axes = left[0].axes
