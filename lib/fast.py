@@ -134,8 +134,8 @@ class MastersAdamW(adam.AdamW):
 def full_state_dict(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the model's state dict in fp32, for a checkpoint or an EMA.
 
-    Each rounded matrix is replaced by its master. The result loads into a plain model. Of a sharded optimizer only the masters
-    of this rank are there."""
+    Each rounded matrix is replaced by its master. The result loads into a plain model. Of a sharded optimizer only the
+    masters of this rank are there."""
     weights = network.state_dict()
     for name, param in network.named_parameters(remove_duplicate=False):
         master = optimizer.state.get(param, {}).get("master")
