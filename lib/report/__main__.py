@@ -118,7 +118,7 @@ def publish(machine: str) -> dict[str, str]:
     records.write(folder / "answers.json", answers.file(machine).read_text(encoding="utf-8"))
     for former in folder.glob("figures/*"):
         former.unlink()
-    records.write(folder / "report.md", as_markdown(page.joined(chapters, failed), page.facts(machine), folder))
+    records.write(folder / "report.md", as_markdown(page.join(chapters, failed), page.facts(machine), folder))
     print(folder / "report.md")
     return failed
 

@@ -57,7 +57,7 @@ def file(machine: str) -> Path:
     return paths.runs() / machine / "answers.json"
 
 
-def saved(machine: str = "") -> dict[str, str]:
+def load(machine: str = "") -> dict[str, str]:
     """Load the answers of the last report, by default on the latest machine."""
     kept = file(machine or next(iter(records.machines()), ""))
     if not kept.exists():

@@ -60,7 +60,7 @@ def render(machines: Sequence[str]) -> dict[str, str]:
     config = Config(NbConvertBase={"display_data_priority": kinds})
     exporter = HTMLExporter(config, template_name="template", extra_template_basedirs=[str(paths.REPORTS)])
     exporter.register_filter("markdown2html", _to_html)
-    text, _ = exporter.from_notebook_node(joined(chapters, failed), {"page": head})
+    text, _ = exporter.from_notebook_node(join(chapters, failed), {"page": head})
     records.write(sources.page(), text)
     return failed
 
@@ -117,7 +117,7 @@ def _has_records(experiment: str, machine: str) -> bool:
         return not records.load(experiment, machine).empty
 
 
-def joined(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> NotebookNode:
+def join(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> NotebookNode:
     """Join executed notebooks to one, as sections whose details are folded.
 
     Raw cells hold the marks around sections and details; nbconvert passes them on."""

@@ -59,7 +59,7 @@ def sweep(options: argparse.Namespace) -> int:
 
         boxes = ray.connect(options.address)
     received = _received_signals()
-    with shard.held(own_shard):
+    with shard.hold(own_shard):
         # what a killed supervisor has left
         kernel.clear(own_shard.scratch())
         # nodes of a cluster may yet come

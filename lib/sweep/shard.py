@@ -69,7 +69,7 @@ def known() -> list[Shard]:
 
 
 @contextlib.contextmanager
-def held(shard: Shard) -> Iterator[None]:
+def hold(shard: Shard) -> Iterator[None]:
     """Hold a shard's lock; raises OSError, or Busy if it or one of another count runs."""
     paths.results().mkdir(parents=True, exist_ok=True)
     try:

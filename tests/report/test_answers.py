@@ -21,8 +21,8 @@ def test_an_answer_is_shown_in_bold_unless_it_has_bold_words_of_its_own_or_is_no
 
 @pytest.mark.usefixtures("in_report")
 def test_the_answers_of_the_last_report_are_loaded():
-    assert answers.saved()["adam"] == answers.saved(MACHINE)["adam"] == "Fused AdamW is fastest."
-    assert answers.saved("plain-3c") == {}
+    assert answers.load()["adam"] == answers.load(MACHINE)["adam"] == "Fused AdamW is fastest."
+    assert answers.load("plain-3c") == {}
 
 
 @pytest.mark.parametrize(

@@ -19,22 +19,22 @@ def test_a_shard_is_written_as_k_of_n_and_what_is_none_is_refused(text):
 
 
 def test_one_supervisor_a_shard_and_one_count_at_a_time():
-    with shard.held(Shard(1, 2)):
+    with shard.hold(Shard(1, 2)):
         assert Shard(1, 2).is_running()
-        with pytest.raises(Busy, match="1/2"), shard.held(Shard(1, 2)):
+        with pytest.raises(Busy, match="1/2"), shard.hold(Shard(1, 2)):
             pass
         for other in (Shard(1, 3), Shard()):
-            with pytest.raises(Busy, match="shard 1/2 of another sweep"), shard.held(other):
+            with pytest.raises(Busy, match="shard 1/2 of another sweep"), shard.hold(other):
                 pass
-        with shard.held(Shard(2, 2)):
+        with shard.hold(Shard(2, 2)):
             assert {Shard(1, 2), Shard(2, 2)} <= set(shard.known())
     assert not Shard(1, 2).is_running()
-    with shard.held(Shard()):
+    with shard.hold(Shard()):
         pass
 
 
 def test_results_that_cannot_be_written_are_said(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("RESULTS", str(tmp_path / "file" / "results"))
-    with pytest.raises(OSError, match="Not a directory"), shard.held(Shard()):
+    with pytest.raises(OSError, match="Not a directory"), shard.hold(Shard()):
         pass
