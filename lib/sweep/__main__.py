@@ -1,15 +1,10 @@
 """Run a sweep, continue it, or show its progress: `python -m lib.sweep NAME`."""
 
-import signal
-
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # until a sweep takes signals, Ctrl-C ends the process: Python's own handler raises inside imports, where some abort
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
 import argparse
 import contextlib
 import math
 import os
+import signal
 import sys
 import time
 from collections import Counter
