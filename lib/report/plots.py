@@ -1,4 +1,4 @@
-"""Draw figures in the style of the report, and display them as SVG whose ink is that of the page."""
+"""Draw figures in the style of the report; display them as SVG in the page's ink."""
 
 import html
 import io

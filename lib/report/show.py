@@ -42,7 +42,7 @@ def ms(row: Row, name: str) -> str:
 
 
 def number(row: Row, name: str) -> str:
-    """Return the value `<name>` of a row of the table with its ends: 310 (300 to 330).
+    """Return the value `<name>` of a row with its ends: 310 (300 to 330).
 
     Without ends it is what a cell of a table shows; a missing one is a dash."""
     value, low, high = _triple(row, name)
@@ -86,7 +86,7 @@ def times(row: Row, phase: str = "") -> str:
 
 
 def _triple(row: Row, name: str) -> tuple[float, float, float]:
-    """Return a value of a row and the ends of its interval, each NaN if it is missing."""
+    """Return a value of a row and the ends of its interval, NaN if missing."""
     return _cell(row, name), _cell(row, f"{name}_low"), _cell(row, f"{name}_high")
 
 

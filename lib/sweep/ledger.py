@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import torch
 
-from lib import records
+from lib import records, watched
 from lib.instruments import memory_limit
 from lib.sweep.plan import Entry, Job
 
@@ -35,7 +35,7 @@ class Ledger:
         self._note(label, record["round"], record["status"])
 
     def _note(self, label: str, round: int, status: str) -> None:
-        """Note the status of a round; those after one that did not end ok are not measured, but `skipped`."""
+        """Note the status of a round; after one that is not ok, the rest is `skipped`."""
         rounds = self.statuses.setdefault(label, {})
         rounds[round] = status
         ended_badly = False
@@ -45,7 +45,7 @@ class Ledger:
             ended_badly = ended_badly or rounds[number] not in ("ok", "left")
 
     def _found(self, job: Job, entry: Entry) -> str:
-        """Return the status of a record made before, or `left` if there is none that counts."""
+        """Return the status of a former record, or `left` if none counts."""
         file = job.file(entry)
         if not file.exists():
             return "left"
@@ -63,7 +63,7 @@ class Ledger:
 
     def _is_wanted_again(self, job: Job, record: dict) -> bool:
         """Tell if a case is to be measured although it has a record."""
-        if record["code"] != records.digest(job.experiment):
+        if record["code"] != watched.digest(job.experiment):
             return True
         if self.other_torch and record["environment"].get("torch") != torch.__version__:
             return True
@@ -85,7 +85,7 @@ class Ledger:
         return counts
 
     def seconds_left(self) -> float:
-        """Return how long what is left will take, by times of the same case, else of its experiment."""
+        """Estimate the time left by that of the same case, else of its experiment."""
         medians = pd.Series(self.seconds).groupby(_experiment).median().to_dict()
         seconds = 0.0
         for label, rounds in self.statuses.items():

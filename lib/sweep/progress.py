@@ -105,7 +105,7 @@ class Progress:
 
 
 def counted(counts: Counter[str]) -> str:
-    """Return the line in which a sweep ends, without skipped rounds: 412 ok, 9 oom, 2 failed, 0 left."""
+    """Count in words, without skipped rounds: 412 ok, 9 oom, 2 failed, 0 left."""
     words = [f"{counts[status]} {status}" for status in records.STATUSES if counts[status] or status == "ok"]
     return ", ".join([*words, f"{counts['left']} left"])
 

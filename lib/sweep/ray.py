@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from lib import execution, records
+from lib import execution, records, watched
 from lib.instruments import environment
 from lib.sweep import kernel, run
 from lib.sweep.kernel import Place
@@ -80,7 +80,7 @@ def _box(node_id: str, cpus: int, gpus: int) -> Box:
 
 
 def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, deadline: float) -> Iterator[Message]:
-    """Measure a job at one of the `slots` of a node, with so many processors and GPUs.
+    """Measure a job at one of a node's `slots`, with so many processors and GPUs.
 
     It tells if its worker is lost or refuses. Raises OSError or records.CannotWrite if a disk is full."""
     # in a new process, never repeated
@@ -88,7 +88,7 @@ def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, de
         num_cpus=cpus, num_gpus=gpus, num_returns="streaming", max_retries=0, max_calls=1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
     )(measured_here)  # fmt: skip
-    stream = task.remote(job, records.digest(job.experiment), deadline - time.monotonic(), slots)
+    stream = task.remote(job, watched.digest(job.experiment), deadline - time.monotonic(), slots)
     takes_part = False
     try:
         for reference in stream:
@@ -120,7 +120,7 @@ def measured_here(job: Job, code_digest: str, budget_s: float, slots: int) -> It
     The first message is READY. Raises ValueError before it, where hardware or code differ."""
     # the clocks of two machines differ
     deadline = time.monotonic() + budget_s
-    if environment.machine(job.device) != job.machine or records.digest(job.experiment) != code_digest:
+    if environment.machine(job.device) != job.machine or watched.digest(job.experiment) != code_digest:
         raise ValueError("its hardware or code differs from that of the sweep")
     yield READY
     # kernels inherit the number of threads: the node's own, if any, and not the one that Ray has set

@@ -62,7 +62,7 @@ class Seen:
 
 
 def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
-    """Measure the cases of a job; yield a message when a case begins, and for each record.
+    """Measure a job; yield a message when a case begins, and for each record.
 
     If a kernel dies, the case in hand gets one more try, then a record with the status `crashed`. A case that takes
     longer than its timeout gets one with the status `timeout`. No case begins after the `deadline`, in seconds of
@@ -93,7 +93,7 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
 
 
 def ended_badly(job: Job, entry: Entry, status: str, reason: str, seen: Seen) -> Message:
-    """Save a record for a kernel or worker that died or timed out, and return its message."""
+    """Save a record for a process that died or timed out; return its message."""
     around = environment.describe(job.device)
     # this process sees the first GPU, and the kernel may have had another
     around.pop("gpu", None)
@@ -171,7 +171,7 @@ def _one_execution(job: Job, left: list[Entry], deadline: float, kernel: Kernel)
 
 
 def _parameters(job: Job, block: Sequence[Entry]) -> dict:
-    """Return the notebook's parameters: all axes, and `skip`, which leaves the cases of the block."""
+    """Return all axes, and `skip`, which leaves the cases of the block."""
     axes = block[0].axes
     wanted = [records.name(entry.case) for entry in block]
     names = [records.name(asdict(case)) for case in cases.grid(job.experiment, **axes)]
@@ -188,7 +188,8 @@ def _changed_ns(file: Path) -> int:
 
 
 def _new_record(file: Path, former_ns: int) -> dict | None:
-    """Return the record in a file that was changed since, whatever a clock that was set meanwhile says."""
+    """Return the record in a file if it was changed since."""
+    # rather than "later": a clock may have been set meanwhile
     return None if _changed_ns(file) == former_ns else records.read(file)
 
 

@@ -1,4 +1,4 @@
-"""Supervise a sweep: hand jobs to free slots, and keep the records that come back.
+"""Hand the jobs of a sweep to free slots, and keep the records that come back.
 
 A case is done when its record exists. So whatever ends this process, the next one continues.
 """
@@ -47,7 +47,7 @@ class Box:
 
 
 def local_boxes(scratch: Path, pins: Sequence[str]) -> Callable[[], list[Box]]:
-    """Return a function that lists this machine alone, with a slot for each GPU in `pins`."""
+    """Return a function that lists this machine, with a slot for each of `pins`."""
     parts = [functools.partial(run.measured, place=Place(scratch, len(pins), pin)) for pin in pins]
     box = Box(functools.partial(run.measured, place=Place(scratch)), parts)
     return lambda: [box]
@@ -87,7 +87,7 @@ class Supervisor:
                 self._take(slot, event)
 
     def _start(self) -> None:
-        """Start waiting jobs in their order, as long as there is a free slot for the next."""
+        """Start waiting jobs in their order while there is a free slot for the next."""
         while self.waiting:
             job = self.waiting[0]
             left = self.progress.ledger.left(job)
@@ -101,7 +101,7 @@ class Supervisor:
             self.waiting.popleft()
 
     def _follow(self, slot: Slot, job: Job) -> None:
-        """Pass the messages of a slot on, and at last its error or None; runs in a thread."""
+        """Pass on the messages of a slot, then its error or None; runs in a thread."""
         end = None
         try:
             for message in slot(job, self.deadline):
@@ -133,7 +133,7 @@ class Supervisor:
             self.progress.say(self.troubles[-1])
 
     def _requeue(self, slot: Slot, job: Job, reason: str) -> None:
-        """Let the next free slot measure what is left of a job; a case lost too often has crashed."""
+        """Put a lost job first in the queue; a case lost too often has crashed."""
         left = self.progress.ledger.left(job)
         # a worker that was lost before a case began says nothing about that case
         if slot in self.progress.in_hand and left:

@@ -1,4 +1,4 @@
-"""Read a sweep file into blocks of cases; refuse a bad one in one line before any process starts."""
+"""Read a sweep file into blocks of cases; refuse a bad one in one line."""
 
 import dataclasses
 import itertools
@@ -50,11 +50,11 @@ class Block(NamedTuple):
 
     @property
     def cases(self) -> list:
-        """Return the cases, instances of the experiment's class, in the order of `cases.grid`."""
+        """Return instances of the experiment's class, in the order of `cases.grid`."""
         return cases.grid(self.experiment, **self.axes)
 
     def split(self) -> list[dict]:
-        """Return the axes of each execution: a value of a `fresh` axis has one of its own, as has a device."""
+        """Return the axes of each execution: one a device and value of a `fresh` axis."""
         names = list(dict.fromkeys([*self.options.fresh, "device"]))
         points = itertools.product(*[cases.as_list(self.axes[name]) for name in names])
         return [self.axes | dict(zip(names, point, strict=True)) for point in points]
