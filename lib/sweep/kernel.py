@@ -96,7 +96,9 @@ class Kernel:
 
 
 def clear(scratch: Path) -> None:
-    """End the kernels of a scratch folder, whose lock the caller holds; remove it."""
+    """End the kernels of a scratch folder, and remove it.
+
+    The caller holds the lock, if it is a shard's."""
     _kill(scratch)
     shutil.rmtree(scratch, ignore_errors=True)
 

@@ -65,7 +65,8 @@ class Plan:
 def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
     """Plan the kernels of a shard.
 
-    There is one for each tier, round, experiment, device and value of a `fresh` axis. With several slots, each of these kernels is split into one a slot, unless its cases need the whole machine."""
+    There is one for each tier, round, experiment, device and value of a `fresh` axis. With several slots, each
+    of these kernels is split into one a slot, unless its cases need the whole machine."""
     plan = Plan()
     executions_of_kernel = {}
     smallest = {}

@@ -39,7 +39,8 @@ class Shard:
     def scratch(self) -> Path:
         """Return this shard's folder for kernels.
 
-        It is among the temporary files, as sockets need short paths. Every start of the shard finds the same one, and clears what a killed supervisor has left there."""
+        It is among the temporary files, as sockets need short paths. Every start of the shard finds the
+        same one, and clears what a killed supervisor has left there."""
         key = f"{os.getuid()} {paths.results().resolve()} {self}"
         return Path(execution.socket_folder(), f"sweep-{hashlib.sha256(key.encode()).hexdigest()[:8]}")
 
