@@ -241,6 +241,15 @@ def load(experiment: str, machine: str | Sequence[str] = "", by_hand: bool = Fal
     return table
 
 
+def load_any(experiment: str, machine: str) -> pd.DataFrame:
+    """Load records of a machine, of which there may be none: the table is empty then.
+
+    Someone who measures by hand on a new machine has none of other experiments."""
+    if machine in machines():
+        return load(experiment, machine)
+    return frame(experiment, [])
+
+
 def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
     """Make the table of `load`; cases with other fields than today's are left out."""
     names = fields(experiment)

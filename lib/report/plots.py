@@ -1,4 +1,4 @@
-"""Draw figures in the style of the report; display them as SVG in the page's ink."""
+"""Draw figures in the style of the report, as SVG in the ink of the page."""
 
 import html
 import io
@@ -6,12 +6,10 @@ import itertools
 import re
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
 from lib.catalog import CATALOG
-from lib.report import answers
 
 # the hues of Okabe and Ito (2008), as light as 3:1 on a white and on a black page allows
 HUES = {
@@ -64,15 +62,6 @@ def blank(height: float, columns: int = 1) -> Figure:
     figure.get_layout_engine().set(rect=(0.01, 0, 0.96, 1))
     figure.subplots(ncols=columns)
     return figure
-
-
-def show(figure: Figure, alt: str, key: str = "") -> None:
-    """Display a figure as SVG; `alt` says in words what it shows.
-
-    With a `key`, the notebook `summary` can show it too."""
-    answers.figure(svg(figure, alt), key)
-    # else Jupyter would show it a second time, at the end of the cell
-    plt.close(figure)
 
 
 def svg(figure: Figure, alt: str) -> str:
