@@ -25,8 +25,10 @@ class Ledger:
         self.other_torch = other_torch
         self.statuses = {}  # by label, then by round; `left` if it is to be measured
         self.seconds = {}  # by label: what the case took last, in this sweep or before
+        self.experiments = {}  # by label
         for job in jobs:
             for entry in job.entries:
+                self.experiments[entry.label] = job.experiment
                 self._note(entry.label, job.round, self._found(job, entry))
 
     def finish(self, label: str, record: dict) -> None:
@@ -86,14 +88,9 @@ class Ledger:
 
     def seconds_left(self) -> float:
         """Estimate the time left by that of the same case, else of its experiment."""
-        medians = pd.Series(self.seconds).groupby(_experiment).median().to_dict()
+        medians = pd.Series(self.seconds).groupby(self.experiments).median()
         seconds = 0.0
         for label, rounds in self.statuses.items():
             left = Counter(rounds.values())["left"]
-            seconds += left * self.seconds.get(label, medians.get(_experiment(label), 0.0))
+            seconds += left * self.seconds.get(label, medians.get(self.experiments[label], 0.0))
         return seconds
-
-
-def _experiment(label: str) -> str:
-    # the first word, as `plan.label_of` has written it
-    return label.split()[0]
