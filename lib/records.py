@@ -29,7 +29,7 @@ NOT_BY_HAND = "*.r[1-9]*.json"
 BY_HAND = "*.r0.json"
 
 
-class CannotWrite(Exception):
+class CannotWrite(OSError):
     """Say that a file cannot be written, for example because the disk is full."""
 
 

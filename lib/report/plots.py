@@ -95,9 +95,7 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     hues = {name: variants[name].hue for name in names if name in variants}
     # ink is for references
     free_hues = [hue for hue in HUES if hue != "ink" and hue not in hues.values()]
-    if not free_hues:
-        free_hues = list(HUES)
-    free_hues = itertools.cycle(free_hues)
+    free_hues = itertools.cycle(free_hues or HUES)
     looks = []
     for name in names:
         if hues.get(name):

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from lib import notebooks, records, validate
+from lib import notebooks, validate
 from lib.instruments import device
 from lib.sweep import kernel, plan, progress, shard, supervise, sweep_file
 from lib.sweep.ledger import Ledger
@@ -124,9 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return sweep(options)
     except BrokenPipeError:
         return NO_READER
-    except (ValueError, OSError, records.CannotWrite, Busy) as error:
+    except (ValueError, OSError, Busy) as error:
         print(error, file=sys.stderr)
-        if isinstance(error, OSError | records.CannotWrite):
+        if isinstance(error, OSError):
             return IO_ERROR
         if isinstance(error, Busy):
             return BUSY

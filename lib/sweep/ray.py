@@ -82,7 +82,7 @@ def _box(node_id: str, cpus: int, gpus: int) -> Box:
 def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, deadline: float) -> Iterator[Message]:
     """Measure a job at one of a node's `slots`, with so many processors and GPUs.
 
-    It tells if its worker is lost or refuses. Raises OSError or records.CannotWrite if a disk is full."""
+    It tells if its worker is lost or refuses. Raises OSError if a disk is full."""
     # in a new process, never repeated
     task = ray.remote(
         num_cpus=cpus, num_gpus=gpus, num_returns="streaming", max_retries=0, max_calls=1,

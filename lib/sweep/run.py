@@ -67,7 +67,7 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
     If a kernel dies, the case in hand gets one more try, then a record with the status `crashed`. A case that takes
     longer than its timeout gets one with the status `timeout`. No case begins after the `deadline`, in seconds of
     time.monotonic. Closing the generator ends the kernel. Raises NotebookFailed for what a cell raises, and after
-    several kernels in which no case began; OSError or records.CannotWrite of a full disk."""
+    several kernels in which no case began; OSError of a full disk."""
     left = list(job.entries)
     starts = Counter()  # of kernels that did not begin their first case, by that case
     tries = Counter()  # of cases that did not end
@@ -196,7 +196,7 @@ def _new_record(file: Path, former_ns: int) -> dict | None:
 def _has_died(executing: Future, is_complete: bool) -> bool:
     """Tell if the kernel died before its notebook ended.
 
-    Raises NotebookFailed for what a cell raised or left undone; OSError or records.CannotWrite of a full disk."""
+    Raises NotebookFailed for what a cell raised or left undone; OSError of a full disk."""
     error = executing.exception()
     if isinstance(error, OSError) and error.errno in FULL:
         raise error

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lib import records
 from lib.sweep import run
 from lib.sweep.kernel import Place
 from lib.sweep.plan import Job
@@ -73,8 +72,7 @@ class Supervisor:
     def run(self, jobs: Sequence[Job]) -> None:
         """Run jobs in their order, until all are done, or to the deadline or a signal.
 
-        Raises OSError or records.CannotWrite of a slot, and ValueError if every node of a cluster is
-        refused; while a cluster has no node, it waits."""
+        While a cluster has no node, it waits. Raises OSError of a slot, and ValueError if every node is refused."""
         self.waiting.extend(jobs)
         while not self.stop:
             if time.monotonic() > self.deadline:
@@ -113,7 +111,7 @@ class Supervisor:
     def _take(self, slot: Slot, event: Message | Exception | None) -> None:
         """Take note of a message of a slot, or of the end of its job.
 
-        Raises OSError or records.CannotWrite of a slot, which ends the sweep; other errors are lines of `troubles`."""
+        Raises OSError of a slot, which ends the sweep; other errors are lines of `troubles`."""
         job = self.busy[slot]
         match event:
             case Message("begins", label):
@@ -126,7 +124,7 @@ class Supervisor:
                 # the job has ended
                 del self.busy[slot]
                 self.progress.in_hand.pop(slot, None)
-        if isinstance(event, OSError | records.CannotWrite):
+        if isinstance(event, OSError):
             raise event
         if isinstance(event, Exception):
             self.troubles.append(f"{job.experiment}: {type(event).__name__}: {event}")
