@@ -42,7 +42,7 @@ def sweep(options: argparse.Namespace) -> int:
             print(f"{label}: {' '.join(statuses.values())}")
         for label, reason in planned.left_out.items():
             print(f"{label}: left out: {reason}")
-        print(f"{options.sweep}: {progress.counted(ledger.counts())}")
+        print(f"{options.sweep}: {progress.describe(ledger.counts())}")
         return 0
     missing = device.on("cuda").missing()
     if missing and all(block.options.needs == "cuda" for block in blocks):
@@ -80,7 +80,7 @@ def _end(planned: Plan, ledger: Ledger, troubles: list[str], received: list[int]
     for reason, cases in Counter(planned.left_out.values()).items():
         print(f"{cases} left out: {reason}")
     counts = ledger.counts()
-    print(progress.counted(counts), *troubles, sep="\n")
+    print(progress.describe(counts), *troubles, sep="\n")
     if received:
         print("stopped; the same command continues")
         return SIGNALS[received[0]]

@@ -29,7 +29,7 @@ class Ledger:
         for job in jobs:
             for entry in job.entries:
                 self.experiments[entry.label] = job.experiment
-                self._note(entry.label, job.round, self._found(job, entry))
+                self._note(entry.label, job.round, self._find(job, entry))
 
     def finish(self, label: str, record: dict) -> None:
         """Note the record of a case that this sweep has made; it is not made again."""
@@ -46,7 +46,7 @@ class Ledger:
                 rounds[number] = "skipped"
             ended_badly = ended_badly or rounds[number] not in ("ok", "left")
 
-    def _found(self, job: Job, entry: Entry) -> str:
+    def _find(self, job: Job, entry: Entry) -> str:
         """Return the status of a former record, or `left` if none counts."""
         file = job.file(entry)
         if not file.exists():

@@ -75,11 +75,11 @@ def _boxes() -> list[Box]:
 @functools.cache
 def _box(node_id: str, cpus: int, gpus: int) -> Box:
     """Return a node as a box, always the same one."""
-    parts = [functools.partial(_measured_there, node_id, gpus, cpus // gpus, 1) for _ in range(gpus)]
-    return Box(functools.partial(_measured_there, node_id, 1, cpus, gpus), parts)
+    parts = [functools.partial(_measure_there, node_id, gpus, cpus // gpus, 1) for _ in range(gpus)]
+    return Box(functools.partial(_measure_there, node_id, 1, cpus, gpus), parts)
 
 
-def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, deadline: float) -> Iterator[Message]:
+def _measure_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, deadline: float) -> Iterator[Message]:
     """Measure a job at one of a node's `slots`, with so many processors and GPUs.
 
     It tells if its worker is lost or refuses. Raises OSError if a disk is full."""
@@ -87,7 +87,7 @@ def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, de
     task = ray.remote(
         num_cpus=cpus, num_gpus=gpus, num_returns="streaming", max_retries=0, max_calls=1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
-    )(measured_here)  # fmt: skip
+    )(_measure_here)  # fmt: skip
     stream = task.remote(job, watched.digest(job.experiment), deadline - time.monotonic(), slots)
     takes_part = False
     try:
@@ -114,7 +114,7 @@ def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, de
         ray.cancel(stream, force=True)
 
 
-def measured_here(job: Job, code_digest: str, budget_s: float, slots: int) -> Iterator[Message]:
+def _measure_here(job: Job, code_digest: str, budget_s: float, slots: int) -> Iterator[Message]:
     """Measure a job on this node, in a temporary folder that is removed at the end.
 
     The first message is READY. Raises ValueError before it, where hardware or code differ."""
@@ -133,6 +133,6 @@ def measured_here(job: Job, code_digest: str, budget_s: float, slots: int) -> It
     scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=execution.socket_folder()))
     os.environ["RESULTS"] = str(scratch / "results")
     try:
-        yield from run.measured(job, deadline, Place(scratch, slots))
+        yield from run.measure(job, deadline, Place(scratch, slots))
     finally:
         kernel.clear(scratch)

@@ -1,6 +1,6 @@
 """Measure a job in as many kernels as it takes; tell of each record at once.
 
-A slot of this machine and a worker of Ray both run `measured`. A record alone proves that a case was measured: a killed
+A slot of this machine and a worker of Ray both run `measure`. A record alone proves that a case was measured: a killed
 kernel leaves no executed notebook, and one whose cell called sys.exit looks complete.
 """
 
@@ -61,7 +61,7 @@ class Seen:
         self.seconds = 0.0
 
 
-def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
+def measure(job: Job, deadline: float, place: Place) -> Iterator[Message]:
     """Measure a job; yield a message when a case begins, and for each record.
 
     If a kernel dies, the case in hand gets one more try, then a record with the status `crashed`. A case that takes
@@ -80,11 +80,11 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
         label = left[0].label
         if seen.in_hand and seen.timed_out:
             reason = f"took longer than {left[0].timeout:g} s"
-            yield ended_badly(job, left.pop(0), "timeout", reason, seen)
+            yield save_failure(job, left.pop(0), "timeout", reason, seen)
         elif seen.in_hand:
             tries[label] += 1
             if tries[label] == TRIES:
-                yield ended_badly(job, left.pop(0), "crashed", "its process died", seen)
+                yield save_failure(job, left.pop(0), "crashed", "its process died", seen)
         elif left[0] is first:
             starts[label] += 1
             if starts[label] == STARTS:
@@ -92,7 +92,7 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
                 raise NotebookFailed(f"no case could begin: {reason}")
 
 
-def ended_badly(job: Job, entry: Entry, status: str, reason: str, seen: Seen) -> Message:
+def save_failure(job: Job, entry: Entry, status: str, reason: str, seen: Seen) -> Message:
     """Save a record for a process that died or timed out; return its message."""
     around = environment.describe(job.device)
     # this process sees the first GPU, and the kernel may have had another

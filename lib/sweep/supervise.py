@@ -47,8 +47,8 @@ class Box:
 
 def local_boxes(scratch: Path, pins: Sequence[str]) -> Callable[[], list[Box]]:
     """Return a function that lists this machine, with a slot for each of `pins`."""
-    parts = [functools.partial(run.measured, place=Place(scratch, len(pins), pin)) for pin in pins]
-    box = Box(functools.partial(run.measured, place=Place(scratch)), parts)
+    parts = [functools.partial(run.measure, place=Place(scratch, len(pins), pin)) for pin in pins]
+    box = Box(functools.partial(run.measure, place=Place(scratch)), parts)
     return lambda: [box]
 
 
@@ -140,5 +140,5 @@ class Supervisor:
             if self.losses[file] == LOSSES:
                 reason = f"{LOSSES} workers were lost with it in hand: {reason}"
                 # nobody knows when it began on the lost worker, so its record took no time
-                self._take(slot, run.ended_badly(job, left[0], "crashed", reason, run.Seen()))
+                self._take(slot, run.save_failure(job, left[0], "crashed", reason, run.Seen()))
         self.waiting.appendleft(job)
