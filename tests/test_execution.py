@@ -40,8 +40,8 @@ def outputs(file) -> list[list]:
 def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(tmp_path, monkeypatch, output):
     spec = tmp_path / "share" / "kernels" / "python3"
     spec.mkdir(parents=True)
-    other = {"argv": ["/bin/false", "{connection_file}"], "display_name": "another", "language": "python"}
-    (spec / "kernel.json").write_text(json.dumps(other))
+    unwanted = {"argv": ["/bin/false", "{connection_file}"], "display_name": "another", "language": "python"}
+    (spec / "kernel.json").write_text(json.dumps(unwanted))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
     source = write(tmp_path / "one.ipynb", "import sys, lib; print(sys.executable)")
     with execution.shared_kernel() as kernel:

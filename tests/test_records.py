@@ -75,10 +75,10 @@ def test_a_full_disk_leaves_no_trace(save_record, monkeypatch):
 def reference(save_record, tmp_path):
     """The file that git keeps of a machine, test-1c, with a record of Adam and a damaged line; nothing is measured."""
     file = save_record("adam", CASE, total_ms=[1.0])
-    kept = tmp_path / "reference" / "test-1c" / "adam.jsonl"
-    records.write(kept, json.dumps(json.loads(file.read_text())) + "\n{}\n")
+    lines = tmp_path / "reference" / "test-1c" / "adam.jsonl"
+    records.write(lines, json.dumps(json.loads(file.read_text())) + "\n{}\n")
     file.unlink()
-    return kept
+    return lines
 
 
 def test_records_in_git_are_read_line_by_line(reference):

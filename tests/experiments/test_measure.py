@@ -196,15 +196,15 @@ def test_an_error_is_a_reason_in_a_sweep_and_an_error_by_hand(own_results, no_pr
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("message", "reason"),
     [
         ("open('/home/a person/b/c.txt')", "OSError: open('c.txt')"),
         ("g++ -I/home/me/include (/home/me/c.so)", "OSError: g++ -Iinclude (c.so)"),
         ("a/b from https://pytorch.org/x/y", "OSError: a/b from https://pytorch.org/x/y"),
     ],
 )
-def test_a_reason_has_no_folders(said, reason):
-    assert attempt._reason(OSError(said)) == reason
+def test_a_reason_has_no_folders(message, reason):
+    assert attempt._reason(OSError(message)) == reason
 
 
 def test_a_long_reason_keeps_its_end_without_pytorchs_advice():

@@ -14,12 +14,12 @@ def test_peaks_are_exact_where_the_allocations_are_known():
     older = torch.zeros(MIB // 4)  # 1 MiB, there before
 
     def iteration(mark):
-        kept = older.view(2, -1).t().add_(1) + 1  # 1 MiB more
-        torch.cat([kept, kept, kept])  # 3 MiB more, for a while
+        copied = older.view(2, -1).t().add_(1) + 1  # 1 MiB more
+        torch.cat([copied, copied, copied])  # 3 MiB more, for a while
         mark("first")
-        more = kept * 2  # 1 MiB more beside `kept`
+        more = copied * 2  # 1 MiB more beside `copied`
         mark("second")
-        del kept, more
+        del copied, more
 
     assert peak_memory.peaks(iteration, "cpu") == {
         "first_peak_mib": [5.0], "first_end_mib": [2.0], "second_peak_mib": [3.0], "second_end_mib": [3.0],

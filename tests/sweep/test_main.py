@@ -173,7 +173,7 @@ def test_a_second_sweep_is_told_that_one_is_running(cheap_sweep):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--shard", "3/2"), "shard: got '3/2', expected k/n"),
         (("--rounds", "0"), "rounds: got 0, expected at least 1"),
@@ -181,11 +181,11 @@ def test_a_second_sweep_is_told_that_one_is_running(cheap_sweep):
         (("--address", "nowhere"), "address: got 'nowhere', expected host:port"),
     ],
 )
-def test_bad_options_are_refused_in_one_line_and_write_nothing(here, capsys, options, said):
+def test_bad_options_are_refused_in_one_line_and_write_nothing(here, capsys, options, message):
     here.write("cheap: {number: 1}")
     assert main(["cheap", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(said)
+    assert line.startswith(message)
     assert not here.results.exists()
 
 
