@@ -1,6 +1,7 @@
 """What the tests of the page share: a report of a few small notebooks, rendered once, and a browser."""
 
 import contextlib
+import functools
 import io
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import small_report
 from lib import catalog, records
 from lib.report import __main__ as command
 from lib.report import answers
+from lib.report.table import table
 
 
 @pytest.fixture
@@ -32,6 +34,12 @@ def reference():
     for experiment in catalog.CATALOG:
         loaded[experiment] = records.load(experiment, "xeon-2c-0e51")
     return loaded
+
+
+@pytest.fixture(scope="session")
+def reference_table(reference):
+    """Return the table of an experiment's records in git, which is made once."""
+    return functools.cache(lambda experiment: table(reference[experiment]))
 
 
 @pytest.fixture(scope="session")
