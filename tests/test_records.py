@@ -124,9 +124,8 @@ def test_measured_by_hand_and_cases_with_other_axes_are_left_out(save_record):
 
 
 def test_without_any_records_a_notebook_shows_one_line(own_results):
-    with pytest.raises(validate.BadInput, match="machine: nothing was measured on any, expected one") as caught:
+    with pytest.raises(validate.BadInput, match="machine: nothing was measured on any, expected one"):
         records.load("adam")
-    assert caught.value._render_traceback_() == [str(caught.value)]
 
 
 def test_a_record_of_other_code_is_stale(save_record, monkeypatch):

@@ -99,7 +99,6 @@ def test_a_bad_parameter_is_one_line_and_nothing_is_measured(own_results, monkey
     monkeypatch.setattr(attempt, "measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(BadInput, match=line) as refused:
         measure.run("adam", NAMES | names)
-    assert refused.value._render_traceback_() == [str(refused.value)]
     assert "\n" not in str(refused.value)
 
 
