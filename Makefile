@@ -20,6 +20,8 @@ OFF := 0 no false off n No False Off N NO FALSE OFF
 OPTIONS = $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BUDGET),--budget $(BUDGET)) $(if $(SHARD),--shard $(SHARD)) \
   $(if $(ADDRESS),--address $(ADDRESS)) $(if $(filter-out $(OFF),$(RETRY)),--retry) \
   $(if $(filter-out $(OFF),$(STALE)),--stale) $(if $(filter-out $(OFF),$(DRY)),--dry)
+# also after a sweep with a case that failed; not where nothing is new
+THEN_RENDER = ended=$$?; [ $$ended -le 1 ] || exit $$ended; { $(PY) -m lib.sources || $(PY) -m lib.report; } && exit $$ended
 CHOSEN = $(if $(MACHINE),--machine $(MACHINE))
 export PYTHONUNBUFFERED := 1
 
@@ -32,7 +34,7 @@ help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 report: .venv/ready ## Measure this machine for 15 to 30 minutes and write reports/report.html; ROUNDS=5 narrows its intervals, BUDGET=seconds ends it early
-	@$(PY) -m lib.sweep report $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; { $(PY) -m lib.sources || $(PY) -m lib.report; } && exit $$ended
+	@$(PY) -m lib.sweep report $(OPTIONS); $(THEN_RENDER)
 
 test: .venv/dev .venv/cluster .venv/peers .venv/triton .venv/browser ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && $(PY) .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist worksteal
@@ -56,7 +58,7 @@ publish: .venv/ready ## Write the records and the report to reports/reference, w
 	@$(PY) -m lib.report publish $(CHOSEN)
 
 peers: .venv/peers ## Time our training step in pairs with that of Hugging Face transformers, then render
-	@$(PY) -m lib.sweep peers $(OPTIONS); ended=$$?; [ $$ended -le 1 ] || exit $$ended; { $(PY) -m lib.sources || $(PY) -m lib.report; } && exit $$ended
+	@$(PY) -m lib.sweep peers $(OPTIONS); $(THEN_RENDER)
 
 lab: .venv/ready ## Open JupyterLab on notebooks/explore.ipynb
 	@PYTHONPATH="$$PWD"$${PYTHONPATH:+:$$PYTHONPATH} $(PY) -m jupyterlab notebooks/explore.ipynb --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)

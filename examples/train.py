@@ -30,8 +30,7 @@ if args.precision == "auto":
 if args.model == "llama":
     from transformers import LlamaConfig, LlamaForCausalLM  # `make peers` installs it
 
-    shape = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
-    network = LlamaForCausalLM(LlamaConfig(vocab_size=256, **shape))
+    network = LlamaForCausalLM(LlamaConfig(vocab_size=256, hidden_size=256, intermediate_size=512, num_hidden_layers=4))
 elif args.model == "encoder":
     layer = CausalLayer(256, 4, 1024, dropout=0.0, batch_first=True, norm_first=True)
     layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
@@ -39,10 +38,11 @@ elif args.model == "encoder":
 else:
     network = model.TransformerLM(config.Config(256, args.context, 256, 1024, 4, 4), "sdpa")
 text = torch.tensor(list(Path(args.text).read_bytes()))
-# the switches: keep freed pages, narrow products, compiled layers, fused AdamW, bf16 weights with fp32 masters
+# the switches: keep freed pages, narrow products, compiled layers and loss, fused AdamW, bf16 weights with fp32 masters
 allocator.use("keeps")
 autocast = precision.activate(args.precision, place)
 fast.compile_layers(network.to(place))
+mean_loss = torch.compile(model.loss)
 optimizer = fast.MastersAdamW(network.parameters())
 if args.precision == "bf16":
     optimizer.round_matrices(network)
@@ -52,7 +52,7 @@ for step in range(1, args.steps + 1):
     tokens_BT = torch.stack([text[start : start + args.context + 1] for start in starts]).to(place)
     with autocast:
         outputs = network(tokens_BT[:, :-1])
-        loss = model.loss(getattr(outputs, "logits", outputs), tokens_BT[:, 1:])
+        loss = mean_loss(getattr(outputs, "logits", outputs), tokens_BT[:, 1:])
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -83,7 +83,7 @@ CATALOG = {
             "sdpa": Variant(words="scaled_dot_product_attention"),
             "bf16_products": Variant(words='set_float32_matmul_precision("medium")'),
             "bf16": Variant(words="bf16 autocast"),
-            "compiled": Variant(words="torch.compile of each layer", compiles=True),
+            "compiled": Variant(words="torch.compile of each layer and the loss", compiles=True),
             # its optimizer compiles the update
             "masters": Variant(words="bf16 weights with fp32 masters", compiles=True, needs=("fused", "bf16")),
             "whole": Variant(words="torch.compile of the whole model", compiles=True, needs=("compiled",)),

@@ -57,8 +57,7 @@ class MastersAdamW(adam.AdamW):
 
     def add_param_group(self, group: dict) -> None:
         """Add parameters, as the constructor does for each group. Raises ValueError as the class does."""
-        if group.get("amsgrad", self.defaults["amsgrad"]):
-            raise ValueError("amsgrad: got True, expected False")
+        _refuse_amsgrad(group.get("amsgrad", self.defaults["amsgrad"]))
         super().add_param_group(group)
         for param in self.param_groups[-1]["params"]:
             if param.dtype not in (torch.float32, torch.bfloat16):
@@ -88,7 +87,11 @@ class MastersAdamW(adam.AdamW):
                 _add_up_in_fp32([weight])
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load a state that this class, any variant or torch.optim.AdamW saved."""
+        """Load a state that this class, any variant or torch.optim.AdamW saved.
+
+        Raises ValueError for one of amsgrad."""
+        for group in state_dict["param_groups"]:
+            _refuse_amsgrad(group["amsgrad"])
         super().load_state_dict(state_dict)
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
@@ -142,6 +145,11 @@ def full_state_dict(network: nn.Module, optimizer: torch.optim.Optimizer) -> dic
         if master is not None:
             weights[name] = _follow(param.detach().to(torch.bfloat16), master)
     return weights
+
+
+def _refuse_amsgrad(amsgrad: bool) -> None:
+    if amsgrad:
+        raise ValueError("amsgrad: got True, expected False")
 
 
 def _follow(weight: Tensor, master: Tensor) -> Tensor:

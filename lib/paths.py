@@ -10,7 +10,7 @@ PUBLISHED = REPORTS / "published"
 
 
 def results() -> Path:
-    """Return the folder of what was measured here, by machine: `reports/results`, or $RESULTS.
+    """Return the folder of records by machine: `reports/results`, or $RESULTS.
 
     A relative one is below the checkout: kernels inherit it, and work in another folder."""
     return Path(os.path.abspath(ROOT / os.path.expanduser(os.environ.get("RESULTS") or "reports/results")))

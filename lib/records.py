@@ -4,22 +4,19 @@ A record exists or it does not: it is written to a temporary file, flushed to th
 parse, or whose checksum is wrong, is skipped with a warning, and a sweep measures its case again.
 """
 
-import ast
 import contextlib
-import functools
 import hashlib
 import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from modulefinder import ModuleFinder
 from pathlib import Path
 
 import pandas as pd
 
-from lib import catalog, paths, validate
-from lib.paths import REFERENCE, ROOT
+from lib import catalog, paths, validate, watched
+from lib.paths import REFERENCE
 from lib.validate import BadInput
 
 SCHEMA = 2
@@ -31,14 +28,8 @@ COLUMNS = ("experiment", "machine", "hardware", "round", "status", "environment"
 NOT_BY_HAND = "*.r[1-9]*.json"
 BY_HAND = "*.r0.json"
 
-# What only stores, shows or starts a measurement cannot change it, so changing it makes no record stale.
-UNWATCHED = (
-    "lib.catalog", "lib.execution", "lib.experiments.cases", "lib.notebooks", "lib.paths", "lib.records", "lib.report",
-    "lib.sweep", "lib.validate",
-)  # fmt: skip
 
-
-class CannotWrite(Exception):
+class CannotWrite(OSError):
     """Say that a file cannot be written, for example because the disk is full."""
 
 
@@ -66,9 +57,10 @@ def create(
     experiment: str, case: Mapping, round: int, status: str, metrics: Mapping, environment: Mapping,
     started: str = "", seconds: float = 0.0,
 ) -> dict:  # fmt: skip
-    """Return a record with its checksum, of today's code; `started` is now by default.
+    """Return a record of today's code with its checksum.
 
-    Raises ValueError for NaN, infinity, an unknown status, and a negative time among the metrics."""
+    `started` is now by default. Raises ValueError for NaN, infinity, an unknown status, and a negative time among the
+    metrics."""
     validate.choice("status", status, STATUSES)
     for metric, value in metrics.items():
         samples = value if isinstance(value, list) else [value]
@@ -82,7 +74,7 @@ def create(
         "status": status,
         "metrics": dict(metrics),
         "environment": dict(environment),
-        "code": digest(experiment),
+        "code": watched.digest(experiment),
         "started": started or now(),
         "seconds": float(seconds),
     }
@@ -110,13 +102,13 @@ def ends_process(record: Mapping) -> bool:
 
 
 def fields(experiment: str) -> list[str]:
-    """List the fields of an experiment's cases, in their order; raises ValueError for an unknown one."""
+    """List the fields of an experiment's cases; raises ValueError for an unknown one."""
     validate.choice("experiment", experiment, catalog.CATALOG)
     return list(catalog.CATALOG[experiment].fields)
 
 
 def checksum_of(record: Mapping) -> str:
-    """Hash the canonical JSON of all fields but `checksum`; raises ValueError for NaN or infinity."""
+    """Hash all fields but `checksum`; raises ValueError for NaN or infinity."""
     content = {field: value for field, value in record.items() if field != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
@@ -129,7 +121,7 @@ def save(record: Mapping) -> Path:
 
 
 def write(target: Path, text: str) -> None:
-    """Write a text file by way of a temporary one that is renamed. Raises CannotWrite."""
+    """Write a text file by renaming a temporary one. Raises CannotWrite."""
     # its name does not end as a record's does, so that no one reads it meanwhile
     temporary = target.with_name(f".writing-{os.getpid()}-{target.stem}")
     try:
@@ -156,7 +148,7 @@ def read(file: Path) -> dict:
 
 
 def parse(text: str | bytes) -> dict:
-    """Read a record from its JSON. Raises ValueError, in one line, unless it is whole."""
+    """Read a record from its JSON. Raises ValueError in one line unless it is whole."""
     try:
         record = json.loads(text)
         checksum = checksum_of(record)
@@ -171,9 +163,10 @@ def parse(text: str | bytes) -> dict:
 
 
 def machines(by_hand: bool = False) -> list[str]:
-    """List machines with records: measured here, latest first, then those that only git keeps.
+    """List machines with records.
 
-    Records `by_hand` are never in git."""
+    Those measured here come first, the latest at the head, then those that only git keeps. Records `by_hand` are never
+    in git."""
     latest = {}
     for folder in paths.results().glob("[!.]*"):
         moments = [file.stat().st_mtime for file in folder.glob(f"*/{BY_HAND if by_hand else NOT_BY_HAND}")]
@@ -248,6 +241,15 @@ def load(experiment: str, machine: str | Sequence[str] = "", by_hand: bool = Fal
     return table
 
 
+def load_any(experiment: str, machine: str) -> pd.DataFrame:
+    """Load records of a machine, of which there may be none: the table is empty then.
+
+    Someone who measures by hand on a new machine has none of other experiments."""
+    if machine in machines():
+        return load(experiment, machine)
+    return frame(experiment, [])
+
+
 def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
     """Make the table of `load`; cases with other fields than today's are left out."""
     names = fields(experiment)
@@ -260,56 +262,8 @@ def frame(experiment: str, loaded: Sequence[Mapping]) -> pd.DataFrame:
         row |= record["metrics"]
         row |= {column: record[column] for column in COLUMNS if column in record}
         row |= {fact: record["environment"][fact] for fact in ("machine", "hardware")}
-        row["stale"] = record["code"] != digest(experiment)
+        row["stale"] = record["code"] != watched.digest(experiment)
         rows.append(row)
     if rows:
         return pd.DataFrame(rows)
     return pd.DataFrame(columns=[*names, *COLUMNS])
-
-
-@functools.cache
-def digest(experiment: str) -> str:
-    """Digest the code that measures an experiment, in 16 hexadecimal digits.
-
-    It covers the modules that the experiment's file and `measure` reach by imports but for `UNWATCHED`, without their
-    comments and docstrings. Of their entries in the catalogue it covers what changes a measurement, which is what
-    `repr` shows. A record of another digest is stale."""
-    reached = modules(experiment)
-    parts = []
-    for name, entry in catalog.CATALOG.items():
-        # a step computes by the variants of attention, and so does all that imports them
-        if f"lib.{name}" in reached or f"lib.experiments.{name}" in reached:
-            parts.append(f"{name} {entry}")
-    for module, file in reached.items():
-        parts.append(f"{module} {_code(file)}")
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def modules(experiment: str) -> dict[str, str]:
-    """Return the files of lib's modules that measuring an experiment imports, by name.
-
-    Imports count wherever they stand, also within functions and in modules that were imported."""
-    finder = ModuleFinder([str(ROOT)], excludes=UNWATCHED)
-    finder.import_hook(f"lib.experiments.{experiment}")
-    finder.import_hook("lib.experiments.measure")
-    return {name: module.__file__ for name, module in sorted(finder.modules.items()) if name.startswith("lib.")}
-
-
-@functools.cache
-def _code(file: str) -> str:
-    """Return the code of a module without comments and docstrings; experiments share most modules."""
-    return str(_plain(ast.parse(Path(file).read_bytes())))
-
-
-def _plain(node: object) -> object:
-    """Turn a syntax tree into lists and dicts, without docstrings and empty fields.
-
-    `ast.dump` writes the same tree differently in different versions of Python; this does not."""
-    if isinstance(node, list):
-        # a constant alone on its line does nothing: it is a docstring
-        nodes = [each for each in node if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
-        return [_plain(each) for each in nodes]
-    if not isinstance(node, ast.AST):
-        return node
-    fields = {field: _plain(value) for field, value in ast.iter_fields(node)}
-    return type(node).__name__, {field: value for field, value in fields.items() if value not in (None, [])}

@@ -64,7 +64,7 @@ def _folders(machines: Sequence[str]) -> Iterator[tuple[Path, str]]:
 
 
 def main() -> int:
-    """Tell if the page is about the latest machine and nothing has changed since; return the exit code."""
+    """Return 0 if the page tells of the latest machine and nothing is new, else 1."""
     latest = records.machines()[:1]
     if not latest or of_page(page()) != digest(latest):
         return 1

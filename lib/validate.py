@@ -20,7 +20,7 @@ _short.maxstring = _short.maxlong = _short.maxother = 60
 
 
 class BadInput(ValueError):
-    """Report input that cannot be used; a notebook shows its one line without a traceback."""
+    """Report bad input; a notebook shows its one line without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows instead of a traceback."""

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from lib import adam, catalog, records
+from lib import adam, catalog, watched
 from lib.catalog import CATALOG, Experiment, Variant
 from lib.experiments import ladder
 from lib.experiments.cases import case_class
@@ -74,19 +74,19 @@ def digest_with(monkeypatch, experiment, **changes):
     variants = dict(CATALOG["adam"].variants)
     variants["fused"] = replace(variants["fused"], **changes)
     monkeypatch.setitem(CATALOG, "adam", replace(CATALOG["adam"], variants=variants))
-    return records.digest.__wrapped__(experiment)
+    return watched.digest.__wrapped__(experiment)
 
 
 @pytest.mark.parametrize("experiment", ["adam", "step"])
 def test_what_changes_a_measurement_makes_records_stale_and_looks_do_not(monkeypatch, experiment):
-    today = records.digest(experiment)
+    today = watched.digest(experiment)
     assert digest_with(monkeypatch, experiment, hue="sky", dash="dotted", words="fused AdamW") == today
     assert digest_with(monkeypatch, experiment, baseline="foreach") != today
     assert digest_with(monkeypatch, experiment, compiles=True) != today
 
 
 def test_an_experiment_more_makes_no_record_of_others_stale(monkeypatch):
-    today = records.digest("adam")
+    today = watched.digest("adam")
     entry = Experiment(title="Softmaxes", fields=("variant",), variants={"one_call": Variant()})
     monkeypatch.setitem(CATALOG, "softmax", entry)
-    assert records.digest.__wrapped__("adam") == today
+    assert watched.digest.__wrapped__("adam") == today

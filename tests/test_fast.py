@@ -270,6 +270,11 @@ def test_what_cannot_be_is_refused():
     ]:
         with pytest.raises(ValueError, match="amsgrad: got True, expected False"):
             fast.MastersAdamW(groups, hyper)
+    _, optimizer = rounded()
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    state = adam.AdamW(params, hyper=adam.Hyper(amsgrad=True)).state_dict()
+    with pytest.raises(ValueError, match="amsgrad: got True, expected False"):
+        optimizer.load_state_dict(state)
 
 
 def test_equal_layers_compile_to_one_graph_and_give_the_eager_results():

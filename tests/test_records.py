@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from lib import records, validate
+from lib import records, validate, watched
 
 CASE = {
     "variant": "fused", "shapes": "equal", "num_params": 8, "param_size": 16, "amsgrad": True, "cold": False,
@@ -131,22 +131,22 @@ def test_without_any_records_a_notebook_shows_one_line(own_results):
 def test_a_record_of_other_code_is_stale(save_record, monkeypatch):
     save_record("adam", CASE, total_ms=[1.0])
     assert records.load("adam", "test-1c")["stale"].tolist() == [False]
-    monkeypatch.setattr(records, "digest", lambda experiment: "0123456789abcdef")
+    monkeypatch.setattr(watched, "digest", lambda experiment: "0123456789abcdef")
     assert records.load("adam", "test-1c")["stale"].tolist() == [True]
 
 
 def test_the_digest_covers_what_measures_and_nothing_that_only_shows():
-    reached = records.modules("adam")
+    reached = watched.modules("adam")
     measured_by = ["experiments.adam", "experiments.measure", "adam", "timing", "instruments.device"]
     assert {f"lib.{name}" for name in measured_by} <= set(reached)
     assert not [name for name in reached if name.split(".")[1] in ("report", "sweep", "catalog", "records")]
     assert "lib.parallel.ranks" not in reached
-    assert "lib.parallel.ranks" in records.modules("collectives")
+    assert "lib.parallel.ranks" in watched.modules("collectives")
 
 
 def test_comments_and_docstrings_do_not_change_the_digest():
     def plain(text):
-        return records._plain(records.ast.parse(text))
+        return watched._plain(watched.ast.parse(text))
 
     assert plain('"""Say."""\nx = 1  # one') == plain("x = 1")
     assert plain("x = 1") != plain("x = 2")

@@ -90,7 +90,7 @@ class Ladder(Case):
             precision=next((name for name in ("bf16_products", "bf16") if name in self.names), "fp32"),
             compiled="compiled" in self.names,
             attention="sdpa" if "sdpa" in self.names else "naive",
-            optimizer="fused" if "fused" in self.names else "single_tensor",
+            optimizer=next((name for name in ("masters", "fused") if name in self.names), "single_tensor"),
             mode="train_step", device=self.device,
         )  # fmt: skip
 
@@ -103,7 +103,7 @@ class Ladder(Case):
 
     def training(self) -> Training:
         """Build the model with the switches on, its optimizer and a batch."""
-        return Training(self.step, masters="masters" in self.names, whole_mode=self.whole_mode)
+        return Training(self.step, whole_mode=self.whole_mode)
 
     def setup(self) -> Work:
         """Build the step, ready to measure."""

@@ -1,7 +1,7 @@
 """Measure our step beside Hugging Face's, from equal weights on one batch."""
 
 import importlib.util
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import ClassVar
 
@@ -17,9 +17,9 @@ from lib.validate import one_of
 
 OURS, PEER = "ours", "transformers"  # the name of its package
 FASTEST = {  # the ladder's switches of our fastest step
-    "fp32": "fused+sdpa+compiled",
-    "bf16_products": "fused+sdpa+bf16_products+compiled",
-    "bf16": "fused+sdpa+bf16+compiled+masters",
+    "fp32": "fused+sdpa+compiled+whole",
+    "bf16_products": "fused+sdpa+bf16_products+compiled+whole",
+    "bf16": "fused+sdpa+bf16+compiled+masters+whole",
 }
 # tokens of a sequence up to which, on a CPU in bf16, naive attention in a compiled layer beats PyTorch's kernel
 SHORT = 256
@@ -66,7 +66,8 @@ class Peers(Case):
         if self.program == OURS:
             work = self.ladder.setup()
         else:
-            step = self.ladder.step
+            # masters are ours
+            step = replace(self.ladder.step, optimizer="fused")
             work = step.work(Llama(step))
             work.facts["peer_version"] = metadata.version(PEER)
         work.facts["switches"] = self.ladder.switches
@@ -91,8 +92,9 @@ class Llama(Training):
         self.module = llama
         self.first = llama.get_parameter(their_name(FIRST))
         self.optimizer = adam.AdamW(llama.parameters(), step.optimizer)
-        # its fastest mode: the whole model in one graph
+        # its fastest mode: the whole model in one graph, and the loss in another
         self.network = torch.compile(lambda tokens_BT: llama(tokens_BT).logits, dynamic=False)
+        self.loss = torch.compile(model.loss, dynamic=False)
 
     def plain(self, weights: Tensor) -> Tensor:
         """Return the weights with their rows in our RoPE's pairs of neighbours."""

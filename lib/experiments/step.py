@@ -9,7 +9,7 @@ from lib.config import MODES
 from lib.cost import flops, memory
 from lib.experiments.attention import attention_unavailable
 from lib.experiments.case import Case, Work
-from lib.experiments.training import Training
+from lib.experiments.training import MASTERS, Training
 from lib.instruments import memory_limit, peak_memory
 from lib.validate import one_of
 
@@ -30,9 +30,14 @@ class Step(Case):
     precision: str = one_of(precision.NAMES, "fp32")
     compiled: bool = False
     attention: str = one_of(attention.VARIANTS, "naive")
-    optimizer: str = one_of(adam.VARIANTS, "single_tensor")
+    optimizer: str = one_of((*adam.VARIANTS, MASTERS), "single_tensor")
     mode: str = one_of(MODES, "train_step")
     device: str = "auto"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.optimizer == MASTERS and self.precision != "bf16":
+            raise ValueError(f"precision: got {self.precision}, expected bf16 with the optimizer {MASTERS}")
 
     @property
     def config(self) -> model.Config:
@@ -47,8 +52,8 @@ class Step(Case):
     @property
     def compiles(self) -> bool:
         attention_variant = CATALOG["attention"].variants[self.attention]
-        optimizer_variant = CATALOG["adam"].variants[self.optimizer]
-        return self.compiled or attention_variant.compiles or optimizer_variant.compiles
+        variants = CATALOG["adam"].variants | CATALOG["ladder"].variants
+        return self.compiled or attention_variant.compiles or variants[self.optimizer].compiles
 
     def unavailable(self) -> str | None:
         missing = attention_unavailable(self, self.attention, self.config.d_head)

@@ -13,6 +13,7 @@ from lib.experiments.reference import by_rows, checked, double
 from lib.timing import Mark
 
 FIRST = "layers.0.attn.q_proj.weight"  # whose gradient passes through every layer
+MASTERS = "masters"  # the optimizer of matrices in bf16, `fast.MastersAdamW`
 
 
 def drawn(config: model.Config, batch_size: int, device: str, attention: str = "naive") -> tuple[nn.Module, Tensor]:
@@ -66,10 +67,10 @@ def reference(config: model.Config, batch_size: int, device: str, backward: bool
 class Training:
     """Hold a model in training, its optimizer and a batch of random tokens.
 
-    `case` has the fields of `step.Step`; layers run in groups of `checkpoint` if not 0. With `masters` matrices are in
-    bf16. A compiled case compiles each layer, or the whole model in the mode `whole_mode`."""
+    `case` has the fields of `step.Step`; layers run in groups of `checkpoint` if not 0. A compiled case compiles the
+    loss, and each layer or the whole model in the mode `whole_mode`."""
 
-    def __init__(self, case, checkpoint: int = 0, masters: bool = False, whole_mode: str | None = None):
+    def __init__(self, case, checkpoint: int = 0, whole_mode: str | None = None):
         self.case = case
         self.autocast = precision.activate(case.precision, case.device)
         self.module, batch = drawn(case.config, case.batch_size, case.device, case.attention)
@@ -82,16 +83,19 @@ class Training:
         self.synchronize: Callable[[], None] | None = None  # on ranks, waits until gradients are averages of all
         if checkpoint:
             regroup(self.module, checkpoint)
-        if masters:
+        if case.optimizer == MASTERS:
             self.optimizer = fast.MastersAdamW(self.module.parameters())
             self.optimizer.round_matrices(self.module)
         else:
             self.optimizer = adam.AdamW(self.module.parameters(), case.optimizer)
         self.network = self.module
-        if whole_mode is not None:
-            self.network = torch.compile(self.module, dynamic=False, mode=whole_mode)
-        elif case.compiled:
-            fast.compile_layers(self.module)
+        self.loss = model.loss
+        if case.compiled:
+            self.loss = torch.compile(model.loss, dynamic=False)
+            if whole_mode is None:
+                fast.compile_layers(self.module)
+            else:
+                self.network = torch.compile(self.module, dynamic=False, mode=whole_mode)
         self.last = {}
 
     @property
@@ -103,7 +107,7 @@ class Training:
         """Run the phases of the mode; `last` holds logits and loss until `before`."""
         with self.autocast, torch.set_grad_enabled(self.case.mode != "no_grad"):
             self.last["logits"] = self.network(self.inputs_BT)
-            self.last["loss"] = model.loss(self.last["logits"], self.targets_BT)
+            self.last["loss"] = self.loss(self.last["logits"], self.targets_BT)
         mark("forward")
         if "backward" in self.phases:
             self.last["loss"].backward()

@@ -6,6 +6,7 @@ the device may run it later.
 """
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,6 +59,7 @@ def trace(run: Callable[[], None], count: int) -> list[dict]:
         with torch.profiler.profile(
             schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
             on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
+            record_shapes=True,
             acc_events=True,  # else PyTorch warns that it clears the events after a cycle, and here is but one
         ) as profiler:
             for _ in range(1 + count):
@@ -73,6 +75,7 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = (), di
     tables give `calls` and `total_us` of the iteration whose total is the median:
     - `kernels`: the most expensive kernels of each phase, on a CPU operators, with their share of all kernels' time.
     - `classes`: the sums of each phase by class (see `kernel_classes`).
+    - `products`, on a CPU: the sums of matrix products by phase and `shape`, and their `flops`.
     - `parts`, there if `parts` names ranges: the sums by class of what ran in them and in the backward nodes of their
       operators."""
     events = table(trace_events)
@@ -94,6 +97,8 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = (), di
     calls = calls[calls["iteration"] == median]
     result["kernels"] = _largest(calls).to_dict("list")
     result["classes"] = _sum_up(calls, ["phase", "class"]).to_dict("list")
+    if device == "cpu":
+        result["products"] = _products(calls).to_dict("list")
     if parts:
         calls_in_parts = _inside(calls, _part_spans(events, windows, parts), by="thread")
         result["parts"] = _sum_up(calls_in_parts, ["part", "phase", "class"]).to_dict("list")
@@ -116,6 +121,7 @@ def table(trace_events: list[dict]) -> pd.DataFrame:
                 "us": float(event["dur"]),
                 "correlation": arguments.get("correlation"),  # of a kernel with its launch
                 "number": arguments.get("Sequence number"),  # of an operator with its node of the backward graph
+                "dims": arguments.get("Input Dims"),  # of an operator, for each of its inputs
             })  # fmt: skip
     events = pd.DataFrame(rows).sort_values(["at_us", "us"], ascending=[True, False], kind="stable", ignore_index=True)
     return events.assign(end_us=events["at_us"] + events["us"])
@@ -204,6 +210,20 @@ def _largest(calls: pd.DataFrame) -> pd.DataFrame:
     kernels["share_percent"] = 100 * kernels["total_us"] / phase_us
     kernels = kernels.sort_values(["phase", "total_us"], ascending=[True, False], kind="stable")
     return kernels.groupby("phase", observed=True).head(TOP)
+
+
+def _products(calls: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate matrix products by phase and shape, with the FLOPs of all calls."""
+    products = calls[calls["name"].isin(["aten::mm", "aten::bmm"])].dropna(subset="dims")
+    shapes, flops = [], []
+    for left, right, *_ in products["dims"]:
+        sizes = [*left, right[-1]]  # (B,) M, K, N
+        shapes.append(" × ".join(map(str, sizes)))
+        flops.append(2.0 * math.prod(sizes))
+    products = products.assign(shape=shapes, flops=flops)
+    sums = products.groupby(["phase", "shape"], observed=True)
+    sums = sums.agg(calls=("us", "count"), total_us=("us", "sum"), flops=("flops", "sum"))
+    return sums.sort_values(["phase", "total_us"], ascending=[True, False]).reset_index()
 
 
 def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str]) -> pd.DataFrame:

@@ -7,6 +7,7 @@ A notebook writes `from lib import report` and needs no other name: `report.tabl
 the rows of tables within records.
 """
 
+from lib.report import answers
 from lib.report.answers import answer
 from lib.report.show import mib, ms, note, number, show, times
 from lib.report.table import load, table, unfold
@@ -19,6 +20,10 @@ def figure(drawing, alt: str, key: str = "") -> None:
 
     With a `key`, the notebook `summary` can show it too."""
     # matplotlib takes a second to load, and most commands draw nothing
+    from matplotlib import pyplot
+
     from lib.report import plots
 
-    plots.show(drawing, alt, key)
+    answers.figure(plots.svg(drawing, alt), key)
+    # else Jupyter would show it a second time, at the end of the cell
+    pyplot.close(drawing)

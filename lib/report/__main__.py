@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    except (OSError, records.CannotWrite) as error:
+    except OSError as error:
         print(error, file=sys.stderr)
         return 1
     return int(bool(failed))

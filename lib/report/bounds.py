@@ -41,13 +41,8 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
 
 
 def load_ceilings(machine: str) -> pd.DataFrame:
-    """Load what bounds are made from: a machine's ceilings, and `load_lists`.
-
-    Without any it is an empty frame."""
-    # a notebook may tell what it has just measured by hand, of a machine without records
-    if machine not in records.machines():
-        return records.frame("ceilings", [])
-    return join_lists(records.load("ceilings", machine), machine)
+    """Load what bounds are made from: a machine's ceilings, and lists of AdamW."""
+    return join_lists(records.load_any("ceilings", machine), machine)
 
 
 def join_lists(ceilings: pd.DataFrame, machine: str) -> pd.DataFrame:
@@ -55,9 +50,7 @@ def join_lists(ceilings: pd.DataFrame, machine: str) -> pd.DataFrame:
 
     They are the operation `adamw` on one column, and may reach a better rate of memory: a list can be longer than any
     matrix of the ceilings."""
-    if machine not in records.machines():
-        return ceilings
-    lists = records.load("adam", machine).query("status == 'ok' and variant == 'fused'")
+    lists = records.load_any("adam", machine).query("status == 'ok' and variant == 'fused'")
     lists = lists.reindex(columns=["device", "status", "elements", "moved_bytes", "total_ms"]).dropna()
     if lists.empty:
         return ceilings

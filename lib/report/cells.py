@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from lib.report.show import LINE
 
 # tags of cells whose code, or text, the page does not show: `by-hand` tells those who run the notebook what to change
-UNTOLD = {"parameters", "injected-parameters", "measure", "pair", "setup", "notebook-only", "by-hand"}
+UNTOLD = {"parameters", "injected-parameters", "measure", "notebook-only", "by-hand"}
 # tags of cells whose last value, the records or the plain table, is for those who run the notebook
 BY_HAND = {"measure", "notebook-only"}
 

@@ -81,26 +81,23 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
             source = notebooks.NOTEBOOKS / f"{name}.ipynb"
             has_records = name not in CATALOG or _has_records(name, machines[0])
             output = paths.runs() / machines[0] / f"{name}.ipynb"
-            try:
-                saved = execution.read(source)
-            except notebooks.NotebookFailed as error:
-                failed[name] = " ".join(str(error).split())[:500]
-                executed[name] = new_notebook(cells=[new_markdown_cell(f"# {name}")])
-                continue
-            # if the kernel dies, the chapter has its text
-            records.write(output, nbformat.writes(saved))
+            output.unlink(missing_ok=True)
             parameters: dict[str, object] = {"machine": list(machines)}
             if name in QUOTING:
                 parameters["answers"] = collected
+            # a chapter without any record is its question and one line
+            until = "" if has_records else "measure"
+            executed[name] = new_notebook(cells=[new_markdown_cell(f"# {name}")])
             try:
-                # a chapter without any record is its question and one line
-                until = "" if has_records else "measure"
+                # if the kernel dies, the chapter has its text
+                executed[name] = execution.read(source)
                 execution.execute(kernel, source, output, parameters, until=until)
             except Exception as error:
                 failed[name] = " ".join(str(error).split())[:500]
                 # it may have ended the kernel
                 kernel = stack.enter_context(execution.shared_kernel())
-            executed[name] = nbformat.read(output, as_version=4)
+            if output.exists():
+                executed[name] = nbformat.read(output, as_version=4)
             if not has_records:
                 nothing = line(f"{NOT_MEASURED.capitalize()}.")
                 executed[name].cells.append(new_code_cell(outputs=[nothing]))

@@ -1,4 +1,4 @@
-"""Draw figures in the style of the report, and display them as SVG whose ink is that of the page."""
+"""Draw figures in the style of the report, as SVG in the ink of the page."""
 
 import html
 import io
@@ -6,12 +6,10 @@ import itertools
 import re
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
 from lib.catalog import CATALOG
-from lib.report import answers
 
 # the hues of Okabe and Ito (2008), as light as 3:1 on a white and on a black page allows
 HUES = {
@@ -66,15 +64,6 @@ def blank(height: float, columns: int = 1) -> Figure:
     return figure
 
 
-def show(figure: Figure, alt: str, key: str = "") -> None:
-    """Display a figure as SVG; `alt` says in words what it shows.
-
-    With a `key`, the notebook `summary` can show it too."""
-    answers.figure(svg(figure, alt), key)
-    # else Jupyter would show it a second time, at the end of the cell
-    plt.close(figure)
-
-
 def svg(figure: Figure, alt: str) -> str:
     """Return a figure as SVG in the ink of the page, without a size of its own.
 
@@ -106,9 +95,7 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     hues = {name: variants[name].hue for name in names if name in variants}
     # ink is for references
     free_hues = [hue for hue in HUES if hue != "ink" and hue not in hues.values()]
-    if not free_hues:
-        free_hues = list(HUES)
-    free_hues = itertools.cycle(free_hues)
+    free_hues = itertools.cycle(free_hues or HUES)
     looks = []
     for name in names:
         if hues.get(name):

@@ -1,4 +1,4 @@
-"""Read what public write-ups printed, and how near it came to their hardware's peak.
+"""Read what public write-ups printed, and what share of their peaks it is.
 
 Each file of `reports/published` holds one kind of table; `sources.csv` says whose it is and, where known, its address.
 `datasheets.csv` names its own sources. Numbers of other hardware are context: they neither confirm nor contradict ours.
@@ -25,7 +25,7 @@ def load(name: str) -> pd.DataFrame:
 
 
 def list_steps() -> pd.DataFrame:
-    """Return the printed steps and their phases, with FLOPs by formula and the share of the peak.
+    """Return the printed steps and their phases, with their shares of the peak.
 
     - The columns of `end_to_end.csv` and `data_parallel.csv`; `size`, `total_ms`, `precision`, `world` (GPUs).
     - Optimizers multiply no matrices: they have `moved_bytes` in place of `flops`.
@@ -49,10 +49,10 @@ def list_steps() -> pd.DataFrame:
 
 
 def list_attention() -> pd.DataFrame:
-    """Return the printed attention, forward and backward together, with the columns of `add_utilisation`.
+    """Return the printed attention, forward and backward together.
 
-    FLOPs are those of the scores that a query may see, and of those that flash attention computes again. The least
-    bytes are those of ours."""
+    It has the columns of `add_utilisation`. FLOPs are those of the scores that a query may see, and of those that flash
+    attention computes again. The least bytes are those of ours."""
     passes = load("attention").rename(columns={"d_model": "d_head", "pass_ms": "total_ms"})
     scores = ["batch_size", "seq_len", "d_head", "causal"]
     forward = [flops.attention_flops(*row) for row in passes[scores].itertuples(index=False)]
@@ -70,9 +70,10 @@ def list_attention() -> pd.DataFrame:
 
 
 def list_doubts(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers that cannot be: steps beyond the peak or below zero, and those of `doubts.csv`.
+    """Return the numbers that cannot be.
 
-    Columns: source, what, printed, expected, reason."""
+    They are steps beyond the peak or below zero, and those of `doubts.csv`. Columns: source, what, printed, expected,
+    reason."""
     cannot = steps[(steps["utilisation_percent"] > 100) | (steps["total_ms"] <= 0)]
     what = [f"ms of {row.phase} of {row.size} in {row.precision} on {row.hardware}" for row in cannot.itertuples()]
     shortest_ms = cannot["flops"] / cannot["tflops"] / 1e9

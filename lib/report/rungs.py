@@ -28,17 +28,17 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
         sets[switches] = set(switches.split("+"))
         if "bf16" in sets[switches]:
             sets[switches].add("bf16_products")
-    before, new, positions = [], [], []
+    places = {switches: sorted(map(order.index, names)) for switches, names in sets.items()}
+    ranks = rungs["switches"].map(lambda switches: (len(places[switches]), places[switches]))
+    rungs = rungs.iloc[ranks.argsort(kind="stable")]
+    before = []
+    new = []
     for switches in rungs["switches"]:
-        missing = {
-            other: sorted(map(order.index, sets[switches] - names))
-            for other, names in sets.items()
-            if names < sets[switches]
-        }
-        nearest = max(missing, key=lambda other: (-len(missing[other]), missing[other]))
+        below = [other for other in sets if sets[other] < sets[switches]]
+        # most switches first; of equally many, those that stand early lack the latest
+        nearest = min(below, key=lambda other: (-len(places[other]), places[other]))
         before.append(nearest)
         new.append("+".join(name for name in switches.split("+") if name not in sets[nearest]))
-        positions.append((len(sets[switches]), sorted(map(order.index, sets[switches]))))
     ratios = np.log(rungs.set_index("switches")[ENDS].astype(float))
     ratios.loc["plain"] = 0.0
     own, own_low, own_high = ratios.loc[rungs["switches"]].to_numpy().T
@@ -47,7 +47,7 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
     low = gain - np.hypot(own - own_low, rival_high - rival)
     high = gain + np.hypot(own_high - own, rival - rival_low)
     is_probable = (gain > np.log1p(MARGIN)) & (high >= LEAST_SHARE * (high - low))
-    compared = rungs.assign(
+    return rungs.assign(
         before=before,
         switch=new,
         switch_speedup=np.exp(gain),
@@ -56,7 +56,6 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
         switch_verdict=np.select([low > 0, high < 0], ["faster", "slower"], "unclear"),
         switch_advice=np.select([low > 0, is_probable], ["proven", "probable"], "none"),
     )
-    return compared.iloc[sorted(range(len(positions)), key=positions.__getitem__)]
 
 
 def price(rung: tuple) -> str:

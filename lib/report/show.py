@@ -42,7 +42,7 @@ def ms(row: Row, name: str) -> str:
 
 
 def number(row: Row, name: str) -> str:
-    """Return the value `<name>` of a row of the table with its ends: 310 (300 to 330).
+    """Return the value `<name>` of a row with its ends: 310 (300 to 330).
 
     Without ends it is what a cell of a table shows; a missing one is a dash."""
     value, low, high = _triple(row, name)
@@ -86,7 +86,7 @@ def times(row: Row, phase: str = "") -> str:
 
 
 def _triple(row: Row, name: str) -> tuple[float, float, float]:
-    """Return a value of a row and the ends of its interval, each NaN if it is missing."""
+    """Return a value of a row and the ends of its interval, NaN if missing."""
     return _cell(row, name), _cell(row, f"{name}_low"), _cell(row, f"{name}_high")
 
 
@@ -134,13 +134,14 @@ def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[st
     if columns:
         frame = frame.reindex(columns=_with_ends(columns, frame))
     frame = _scale_rates(frame)
+    numbers = frame.select_dtypes("number")
     heads = []
     kinds = []
     cells = []
     if _has_values(frame):
         for name in _values(frame):
             heads.append(_head(name))
-            kinds.append(_kind(frame[name]))
+            kinds.append("number" if name in numbers else "text")
             cells.append(_format(frame, name))
     if len(heads) > MOST_COLUMNS:
         raise BadInput(f"columns: got {len(heads)}, expected at most {MOST_COLUMNS}")
@@ -190,12 +191,6 @@ def _head(name: object) -> str:
     if quantity and unit in UNITS:
         return f"{quantity.replace('_', ' ')}, {UNITS[unit]}"
     return str(name).replace("_", " ")
-
-
-def _kind(column: pd.Series) -> str:
-    """Return how a column is set, as `number` or as `text`."""
-    is_number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
-    return "number" if is_number else "text"
 
 
 def _format(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:

@@ -18,12 +18,12 @@ from lib.stats import estimates, intervals
 # what chapters show of records: these columns are there whatever was measured
 MEASURED = (
     "total_ms", "forward_ms", "backward_ms", "optimizer_ms", "first_iteration_ms", "paired_ms", "baseline_ms",
-    "synchronization_ms", "alone_ms", "profiled_forward_ms", "profiled_backward_ms", "profiled_optimizer_ms",
-    "profiled_total_ms", "peak_mib", "forward_peak_mib", "backward_peak_mib", "optimizer_peak_mib", "formula_mib",
-    "kept_formula_mib", "residual_mib", "scores_mib", "saved_mib", "forward_end_mib", "backward_end_mib", "module_mib",
-    "initial_mib", "before_step_mib", "after_all_mib", "after_parameters_mib", "after_gradients_mib",
-    "after_states_mib", "predicted_parameters_mib", "predicted_gradients_mib", "predicted_states_mib", "out_error",
-    "logits_error", "gradient_error", "weight_gradient_error", "update_error",
+    "synchronization_ms", "alone_ms", "profiled_forward_ms", "profiled_total_ms", "peak_mib", "forward_peak_mib",
+    "backward_peak_mib", "optimizer_peak_mib", "formula_mib", "residual_mib", "scores_mib", "saved_mib",
+    "forward_end_mib", "backward_end_mib", "module_mib", "initial_mib", "before_step_mib", "after_all_mib",
+    "after_parameters_mib", "after_gradients_mib", "after_states_mib", "predicted_parameters_mib",
+    "predicted_gradients_mib", "predicted_states_mib", "out_error", "logits_error", "gradient_error",
+    "weight_gradient_error", "update_error",
 )  # fmt: skip
 FACTS = (
     "tokens", "parameters", "tensors", "elements", "flops", "forward_flops", "backward_flops", "projection_flops",
@@ -63,12 +63,8 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def load(experiment: str, machine: str) -> pd.DataFrame:
-    """Return the table of another experiment on the same machine.
-
-    It has no rows where that machine has no records, as when someone measures by hand on a new one."""
-    if machine not in stored.machines():
-        return table(stored.frame(experiment, []))
-    return table(stored.load(experiment, machine))
+    """Return the table of another experiment on the same machine, empty without records."""
+    return table(stored.load_any(experiment, machine))
 
 
 def unfold(records: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataFrame:

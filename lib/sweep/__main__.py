@@ -1,21 +1,16 @@
 """Run a sweep, continue it, or show its progress: `python -m lib.sweep NAME`."""
 
-import signal
-
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # until a sweep takes signals, Ctrl-C ends the process: Python's own handler raises inside imports, where some abort
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
 import argparse
 import contextlib
 import math
 import os
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 
-from lib import notebooks, records, validate
+from lib import notebooks, validate
 from lib.instruments import device
 from lib.sweep import kernel, plan, progress, shard, supervise, sweep_file
 from lib.sweep.ledger import Ledger
@@ -47,7 +42,7 @@ def sweep(options: argparse.Namespace) -> int:
             print(f"{label}: {' '.join(statuses.values())}")
         for label, reason in planned.left_out.items():
             print(f"{label}: left out: {reason}")
-        print(f"{options.sweep}: {progress.counted(ledger.counts())}")
+        print(f"{options.sweep}: {progress.describe(ledger.counts())}")
         return 0
     missing = device.on("cuda").missing()
     if missing and all(block.options.needs == "cuda" for block in blocks):
@@ -85,7 +80,7 @@ def _end(planned: Plan, ledger: Ledger, troubles: list[str], received: list[int]
     for reason, cases in Counter(planned.left_out.values()).items():
         print(f"{cases} left out: {reason}")
     counts = ledger.counts()
-    print(progress.counted(counts), *troubles, sep="\n")
+    print(progress.describe(counts), *troubles, sep="\n")
     if received:
         print("stopped; the same command continues")
         return SIGNALS[received[0]]
@@ -129,9 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return sweep(options)
     except BrokenPipeError:
         return NO_READER
-    except (ValueError, OSError, records.CannotWrite, Busy) as error:
+    except (ValueError, OSError, Busy) as error:
         print(error, file=sys.stderr)
-        if isinstance(error, OSError | records.CannotWrite):
+        if isinstance(error, OSError):
             return IO_ERROR
         if isinstance(error, Busy):
             return BUSY

@@ -50,7 +50,7 @@ class Place:
 
 
 class Kernel:
-    """Execute the notebook of a job as often as asked, in one kernel, which starts with the first."""
+    """Execute the notebook of a job, as often as asked, in one kernel."""
 
     def __init__(self, job: Job, place: Place):
         place.scratch.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ class Kernel:
         return paths.runs() / self.job.machine / f"{name}.ipynb"
 
     def execute(self, parameters: dict, on_measure: Callable[[], None]) -> Future:
-        """Start to execute the notebook up to the cell `measure`; `on_measure` is called when that begins."""
+        """Start the notebook up to its cell `measure`, whose start calls `on_measure`."""
         self.executing = self.thread.submit(
             execution.execute, self.manager, notebooks.NOTEBOOKS / f"{self.job.experiment}.ipynb", self._new_file(),
             parameters, self.variables, self.log, until="measure", on_last=on_measure,
@@ -96,7 +96,9 @@ class Kernel:
 
 
 def clear(scratch: Path) -> None:
-    """End the kernels of a scratch folder; remove it. The caller holds the lock, if it is a shard's."""
+    """End the kernels of a scratch folder, and remove it.
+
+    The caller holds the lock, if it is a shard's."""
     _kill(scratch)
     shutil.rmtree(scratch, ignore_errors=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import torch
 
-from lib import records
+from lib import records, watched
 from lib.instruments import memory_limit
 from lib.sweep.plan import Entry, Job
 
@@ -25,9 +25,11 @@ class Ledger:
         self.other_torch = other_torch
         self.statuses = {}  # by label, then by round; `left` if it is to be measured
         self.seconds = {}  # by label: what the case took last, in this sweep or before
+        self.experiments = {}  # by label
         for job in jobs:
             for entry in job.entries:
-                self._note(entry.label, job.round, self._found(job, entry))
+                self.experiments[entry.label] = job.experiment
+                self._note(entry.label, job.round, self._find(job, entry))
 
     def finish(self, label: str, record: dict) -> None:
         """Note the record of a case that this sweep has made; it is not made again."""
@@ -35,7 +37,7 @@ class Ledger:
         self._note(label, record["round"], record["status"])
 
     def _note(self, label: str, round: int, status: str) -> None:
-        """Note the status of a round; those after one that did not end ok are not measured, but `skipped`."""
+        """Note the status of a round; after one that is not ok, the rest is `skipped`."""
         rounds = self.statuses.setdefault(label, {})
         rounds[round] = status
         ended_badly = False
@@ -44,8 +46,8 @@ class Ledger:
                 rounds[number] = "skipped"
             ended_badly = ended_badly or rounds[number] not in ("ok", "left")
 
-    def _found(self, job: Job, entry: Entry) -> str:
-        """Return the status of a record made before, or `left` if there is none that counts."""
+    def _find(self, job: Job, entry: Entry) -> str:
+        """Return the status of a former record, or `left` if none counts."""
         file = job.file(entry)
         if not file.exists():
             return "left"
@@ -63,7 +65,7 @@ class Ledger:
 
     def _is_wanted_again(self, job: Job, record: dict) -> bool:
         """Tell if a case is to be measured although it has a record."""
-        if record["code"] != records.digest(job.experiment):
+        if record["code"] != watched.digest(job.experiment):
             return True
         if self.other_torch and record["environment"].get("torch") != torch.__version__:
             return True
@@ -85,15 +87,10 @@ class Ledger:
         return counts
 
     def seconds_left(self) -> float:
-        """Return how long what is left will take, by times of the same case, else of its experiment."""
-        medians = pd.Series(self.seconds).groupby(_experiment).median().to_dict()
+        """Estimate the time left by that of the same case, else of its experiment."""
+        medians = pd.Series(self.seconds).groupby(self.experiments).median()
         seconds = 0.0
         for label, rounds in self.statuses.items():
             left = Counter(rounds.values())["left"]
-            seconds += left * self.seconds.get(label, medians.get(_experiment(label), 0.0))
+            seconds += left * self.seconds.get(label, medians.get(self.experiments[label], 0.0))
         return seconds
-
-
-def _experiment(label: str) -> str:
-    # the first word, as `plan.label_of` has written it
-    return label.split()[0]

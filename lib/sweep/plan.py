@@ -22,7 +22,7 @@ from lib.sweep.sweep_file import Block
 
 @dataclass(frozen=True)
 class Entry:
-    """Hold a case of the grid of `axes`, to measure about `seconds`, within `timeout` seconds."""
+    """Hold a case of the grid of `axes`, its sampling time and its timeout in s."""
 
     label: str
     case: dict
@@ -63,9 +63,10 @@ class Plan:
 
 
 def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
-    """Plan a shard: a kernel for each tier, round, experiment, device and value of a `fresh` axis.
+    """Plan the kernels of a shard.
 
-    With several slots, each of these kernels is split into one a slot, unless its cases need the whole machine."""
+    There is one for each tier, round, experiment, device and value of a `fresh` axis. With several slots, each
+    of these kernels is split into one a slot, unless its cases need the whole machine."""
     plan = Plan()
     executions_of_kernel = {}
     smallest = {}
@@ -104,7 +105,7 @@ def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
 
 
 def _jobs(experiment: str, round: int, device: str, executions: Sequence[Sequence[Entry]], slots: int) -> list[Job]:
-    """Return the jobs of a kernel's executions: one a slot, or one for the whole machine."""
+    """Split a kernel's executions into a job a slot, or one for the whole machine."""
     alone = device != "cuda" or catalog.CATALOG[experiment].alone
     if alone:
         slots = 1
@@ -121,7 +122,7 @@ def _jobs(experiment: str, round: int, device: str, executions: Sequence[Sequenc
 
 
 def label_of(experiment: str, case: dict) -> str:
-    """Return the label of a case, for people and for the ledger: `adam fused-1-16384-cpu`."""
+    """Label a case for people and the ledger: `adam fused-1-16384-cpu`."""
     return f"{experiment} {records.name(case)}"
 
 
@@ -146,7 +147,7 @@ def _missing(needs: str, case) -> str | None:
 
 
 def pins() -> list[str]:
-    """List the GPUs that get a kernel each, as values of CUDA_VISIBLE_DEVICES that pin a kernel to one.
+    """List the GPUs that get a kernel each, as values of CUDA_VISIBLE_DEVICES.
 
     They are of the first one's model, which names the machine."""
     if on("cuda").missing():

@@ -46,7 +46,7 @@ class Progress:
         """Tell how the small cases ended; the pace of the others counts from here."""
         # not if they all had records before
         if self.left_count() < self.bar.total:
-            self.say(f"one case of each experiment was tried: {counted(self.ledger.counts())}; {self.expected_end()}")
+            self.say(f"one case of each experiment was tried: {describe(self.ledger.counts())}; {self.expected_end()}")
         self.started = time.monotonic()
 
     def begins(self, slot: object, label: str) -> None:
@@ -91,7 +91,7 @@ class Progress:
 
     def write(self, state: str) -> None:
         """Write the status file, whose line `make status` prints; ignores a full disk."""
-        line = f"{state}: {counted(self.ledger.counts())}"
+        line = f"{state}: {describe(self.ledger.counts())}"
         if state == "running":
             line += f"; {self.expected_end()} (process {os.getpid()} on {platform.node()})"
             line += "".join(f"; now {label}" for label in self.in_hand.values())
@@ -104,8 +104,8 @@ class Progress:
         self.write(state)
 
 
-def counted(counts: Counter[str]) -> str:
-    """Return the line in which a sweep ends, without skipped rounds: 412 ok, 9 oom, 2 failed, 0 left."""
+def describe(counts: Counter[str]) -> str:
+    """Count in words, without skipped rounds: 412 ok, 9 oom, 2 failed, 0 left."""
     words = [f"{counts[status]} {status}" for status in records.STATUSES if counts[status] or status == "ok"]
     return ", ".join([*words, f"{counts['left']} left"])
 

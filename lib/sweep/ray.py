@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from lib import execution, records
+from lib import execution, records, watched
 from lib.instruments import environment
 from lib.sweep import kernel, run
 from lib.sweep.kernel import Place
@@ -75,20 +75,20 @@ def _boxes() -> list[Box]:
 @functools.cache
 def _box(node_id: str, cpus: int, gpus: int) -> Box:
     """Return a node as a box, always the same one."""
-    parts = [functools.partial(_measured_there, node_id, gpus, cpus // gpus, 1) for _ in range(gpus)]
-    return Box(functools.partial(_measured_there, node_id, 1, cpus, gpus), parts)
+    parts = [functools.partial(_measure_there, node_id, gpus, cpus // gpus, 1) for _ in range(gpus)]
+    return Box(functools.partial(_measure_there, node_id, 1, cpus, gpus), parts)
 
 
-def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, deadline: float) -> Iterator[Message]:
-    """Measure a job at one of the `slots` of a node, with so many processors and GPUs.
+def _measure_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, deadline: float) -> Iterator[Message]:
+    """Measure a job at one of a node's `slots`, with so many processors and GPUs.
 
-    It tells if its worker is lost or refuses. Raises OSError or records.CannotWrite if a disk is full."""
+    It tells if its worker is lost or refuses. Raises OSError if a disk is full."""
     # in a new process, never repeated
     task = ray.remote(
         num_cpus=cpus, num_gpus=gpus, num_returns="streaming", max_retries=0, max_calls=1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
-    )(measured_here)  # fmt: skip
-    stream = task.remote(job, records.digest(job.experiment), deadline - time.monotonic(), slots)
+    )(_measure_here)  # fmt: skip
+    stream = task.remote(job, watched.digest(job.experiment), deadline - time.monotonic(), slots)
     takes_part = False
     try:
         for reference in stream:
@@ -114,13 +114,13 @@ def _measured_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, de
         ray.cancel(stream, force=True)
 
 
-def measured_here(job: Job, code_digest: str, budget_s: float, slots: int) -> Iterator[Message]:
+def _measure_here(job: Job, code_digest: str, budget_s: float, slots: int) -> Iterator[Message]:
     """Measure a job on this node, in a temporary folder that is removed at the end.
 
     The first message is READY. Raises ValueError before it, where hardware or code differ."""
     # the clocks of two machines differ
     deadline = time.monotonic() + budget_s
-    if environment.machine(job.device) != job.machine or records.digest(job.experiment) != code_digest:
+    if environment.machine(job.device) != job.machine or watched.digest(job.experiment) != code_digest:
         raise ValueError("its hardware or code differs from that of the sweep")
     yield READY
     # kernels inherit the number of threads: the node's own, if any, and not the one that Ray has set
@@ -133,6 +133,6 @@ def measured_here(job: Job, code_digest: str, budget_s: float, slots: int) -> It
     scratch = Path(tempfile.mkdtemp(prefix="sweep-", dir=execution.socket_folder()))
     os.environ["RESULTS"] = str(scratch / "results")
     try:
-        yield from run.measured(job, deadline, Place(scratch, slots))
+        yield from run.measure(job, deadline, Place(scratch, slots))
     finally:
         kernel.clear(scratch)

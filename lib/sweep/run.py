@@ -1,6 +1,6 @@
 """Measure a job in as many kernels as it takes; tell of each record at once.
 
-A slot of this machine and a worker of Ray both run `measured`. A record alone proves that a case was measured: a killed
+A slot of this machine and a worker of Ray both run `measure`. A record alone proves that a case was measured: a killed
 kernel leaves no executed notebook, and one whose cell called sys.exit looks complete.
 """
 
@@ -61,13 +61,13 @@ class Seen:
         self.seconds = 0.0
 
 
-def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
-    """Measure the cases of a job; yield a message when a case begins, and for each record.
+def measure(job: Job, deadline: float, place: Place) -> Iterator[Message]:
+    """Measure a job; yield a message when a case begins, and for each record.
 
     If a kernel dies, the case in hand gets one more try, then a record with the status `crashed`. A case that takes
     longer than its timeout gets one with the status `timeout`. No case begins after the `deadline`, in seconds of
     time.monotonic. Closing the generator ends the kernel. Raises NotebookFailed for what a cell raises, and after
-    several kernels in which no case began; OSError or records.CannotWrite of a full disk."""
+    several kernels in which no case began; OSError of a full disk."""
     left = list(job.entries)
     starts = Counter()  # of kernels that did not begin their first case, by that case
     tries = Counter()  # of cases that did not end
@@ -80,11 +80,11 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
         label = left[0].label
         if seen.in_hand and seen.timed_out:
             reason = f"took longer than {left[0].timeout:g} s"
-            yield ended_badly(job, left.pop(0), "timeout", reason, seen)
+            yield save_failure(job, left.pop(0), "timeout", reason, seen)
         elif seen.in_hand:
             tries[label] += 1
             if tries[label] == TRIES:
-                yield ended_badly(job, left.pop(0), "crashed", "its process died", seen)
+                yield save_failure(job, left.pop(0), "crashed", "its process died", seen)
         elif left[0] is first:
             starts[label] += 1
             if starts[label] == STARTS:
@@ -92,8 +92,8 @@ def measured(job: Job, deadline: float, place: Place) -> Iterator[Message]:
                 raise NotebookFailed(f"no case could begin: {reason}")
 
 
-def ended_badly(job: Job, entry: Entry, status: str, reason: str, seen: Seen) -> Message:
-    """Save a record for a kernel or worker that died or timed out, and return its message."""
+def save_failure(job: Job, entry: Entry, status: str, reason: str, seen: Seen) -> Message:
+    """Save a record for a process that died or timed out; return its message."""
     around = environment.describe(job.device)
     # this process sees the first GPU, and the kernel may have had another
     around.pop("gpu", None)
@@ -171,7 +171,7 @@ def _one_execution(job: Job, left: list[Entry], deadline: float, kernel: Kernel)
 
 
 def _parameters(job: Job, block: Sequence[Entry]) -> dict:
-    """Return the notebook's parameters: all axes, and `skip`, which leaves the cases of the block."""
+    """Return all axes, and `skip`, which leaves the cases of the block."""
     axes = block[0].axes
     wanted = [records.name(entry.case) for entry in block]
     names = [records.name(asdict(case)) for case in cases.grid(job.experiment, **axes)]
@@ -188,14 +188,15 @@ def _changed_ns(file: Path) -> int:
 
 
 def _new_record(file: Path, former_ns: int) -> dict | None:
-    """Return the record in a file that was changed since, whatever a clock that was set meanwhile says."""
+    """Return the record in a file if it was changed since."""
+    # rather than "later": a clock may have been set meanwhile
     return None if _changed_ns(file) == former_ns else records.read(file)
 
 
 def _has_died(executing: Future, is_complete: bool) -> bool:
     """Tell if the kernel died before its notebook ended.
 
-    Raises NotebookFailed for what a cell raised or left undone; OSError or records.CannotWrite of a full disk."""
+    Raises NotebookFailed for what a cell raised or left undone; OSError of a full disk."""
     error = executing.exception()
     if isinstance(error, OSError) and error.errno in FULL:
         raise error

@@ -37,9 +37,10 @@ class Shard:
         return paths.results() / f".{kind}-{self.number}-of-{self.count}"
 
     def scratch(self) -> Path:
-        """Return this shard's folder for kernels, among the temporary files, as sockets need short paths.
+        """Return this shard's folder for kernels.
 
-        Every start of the shard finds the same one, and clears what a killed supervisor has left there."""
+        It is among the temporary files, as sockets need short paths. Every start of the shard finds the
+        same one, and clears what a killed supervisor has left there."""
         key = f"{os.getuid()} {paths.results().resolve()} {self}"
         return Path(execution.socket_folder(), f"sweep-{hashlib.sha256(key.encode()).hexdigest()[:8]}")
 
@@ -70,7 +71,7 @@ def known() -> list[Shard]:
 
 @contextlib.contextmanager
 def hold(shard: Shard) -> Iterator[None]:
-    """Hold a shard's lock; raises OSError, or Busy if it or one of another count runs."""
+    """Hold a shard's lock. Raises OSError, or Busy if one that excludes it runs."""
     paths.results().mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(shard.file("lock")).acquire(timeout=WAIT_S)

@@ -1,4 +1,4 @@
-"""Supervise a sweep: hand jobs to free slots, and keep the records that come back.
+"""Hand the jobs of a sweep to free slots, and keep the records that come back.
 
 A case is done when its record exists. So whatever ends this process, the next one continues.
 """
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lib import records
 from lib.sweep import run
 from lib.sweep.kernel import Place
 from lib.sweep.plan import Job
@@ -47,9 +46,9 @@ class Box:
 
 
 def local_boxes(scratch: Path, pins: Sequence[str]) -> Callable[[], list[Box]]:
-    """Return a function that lists this machine alone, with a slot for each GPU in `pins`."""
-    parts = [functools.partial(run.measured, place=Place(scratch, len(pins), pin)) for pin in pins]
-    box = Box(functools.partial(run.measured, place=Place(scratch)), parts)
+    """Return a function that lists this machine, with a slot for each of `pins`."""
+    parts = [functools.partial(run.measure, place=Place(scratch, len(pins), pin)) for pin in pins]
+    box = Box(functools.partial(run.measure, place=Place(scratch)), parts)
     return lambda: [box]
 
 
@@ -73,8 +72,7 @@ class Supervisor:
     def run(self, jobs: Sequence[Job]) -> None:
         """Run jobs in their order, until all are done, or to the deadline or a signal.
 
-        Raises OSError or records.CannotWrite of a slot, and ValueError if every node of a cluster is
-        refused; while a cluster has no node, it waits."""
+        While a cluster has no node, it waits. Raises OSError of a slot, and ValueError if every node is refused."""
         self.waiting.extend(jobs)
         while not self.stop:
             if time.monotonic() > self.deadline:
@@ -87,7 +85,7 @@ class Supervisor:
                 self._take(slot, event)
 
     def _start(self) -> None:
-        """Start waiting jobs in their order, as long as there is a free slot for the next."""
+        """Start waiting jobs in their order while there is a free slot for the next."""
         while self.waiting:
             job = self.waiting[0]
             left = self.progress.ledger.left(job)
@@ -101,7 +99,7 @@ class Supervisor:
             self.waiting.popleft()
 
     def _follow(self, slot: Slot, job: Job) -> None:
-        """Pass the messages of a slot on, and at last its error or None; runs in a thread."""
+        """Pass on the messages of a slot, then its error or None; runs in a thread."""
         end = None
         try:
             for message in slot(job, self.deadline):
@@ -113,7 +111,7 @@ class Supervisor:
     def _take(self, slot: Slot, event: Message | Exception | None) -> None:
         """Take note of a message of a slot, or of the end of its job.
 
-        Raises OSError or records.CannotWrite of a slot, which ends the sweep; other errors are lines of `troubles`."""
+        Raises OSError of a slot, which ends the sweep; other errors are lines of `troubles`."""
         job = self.busy[slot]
         match event:
             case Message("begins", label):
@@ -126,14 +124,14 @@ class Supervisor:
                 # the job has ended
                 del self.busy[slot]
                 self.progress.in_hand.pop(slot, None)
-        if isinstance(event, OSError | records.CannotWrite):
+        if isinstance(event, OSError):
             raise event
         if isinstance(event, Exception):
             self.troubles.append(f"{job.experiment}: {type(event).__name__}: {event}")
             self.progress.say(self.troubles[-1])
 
     def _requeue(self, slot: Slot, job: Job, reason: str) -> None:
-        """Let the next free slot measure what is left of a job; a case lost too often has crashed."""
+        """Put a lost job first in the queue; a case lost too often has crashed."""
         left = self.progress.ledger.left(job)
         # a worker that was lost before a case began says nothing about that case
         if slot in self.progress.in_hand and left:
@@ -142,5 +140,5 @@ class Supervisor:
             if self.losses[file] == LOSSES:
                 reason = f"{LOSSES} workers were lost with it in hand: {reason}"
                 # nobody knows when it began on the lost worker, so its record took no time
-                self._take(slot, run.ended_badly(job, left[0], "crashed", reason, run.Seen()))
+                self._take(slot, run.save_failure(job, left[0], "crashed", reason, run.Seen()))
         self.waiting.appendleft(job)

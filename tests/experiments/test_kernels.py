@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from lib.cost import flops
 from lib.experiments.kernels import PROFILED
 from lib.instruments import kernel_classes
 from plain import measured, one
@@ -23,6 +24,9 @@ def test_a_step_falls_into_known_classes_and_phases_and_has_its_products_where_t
     assert classes["total_us"].sum() / 1e3 <= sum(metrics["profiled_total_ms"]) / PROFILED
     calls = pd.DataFrame(metrics["kernels"]).set_index(["phase", "kernel"])["calls"]
     layers = TINY.config.num_layers
+    products = pd.DataFrame(metrics["products"]).groupby("phase")["flops"].sum()
+    assert products["forward"] == flops.forward_flops(TINY.shape)
+    assert products["backward"] == flops.backward_flops(TINY.shape)
     assert calls["forward", "aten::mm"] == 7 * layers + 1  # four projections, three of SwiGLU, the head
     assert calls["backward", "aten::mm"] == 2 * calls["forward", "aten::mm"]
 

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from lib.experiments import attempt, ladder
 from lib.experiments.ladder import PLAIN, Ladder
@@ -24,9 +26,24 @@ def test_switches_that_cannot_be_are_refused(switches, message):
         replace(CASE, switches=switches)
 
 
+def test_masters_are_for_bf16_alone():
+    with pytest.raises(ValueError, match="precision: got fp32, expected bf16 with the optimizer masters"):
+        replace(CASE.step, optimizer="masters")
+
+
+def test_a_compiled_rung_compiles_its_layers_and_the_loss(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **options: compiled.append(type(module).__name__))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(function.__name__))
+    case = replace(CASE, switches="fused+compiled")
+    case.training()
+    assert compiled == ["loss"] + ["Block"] * case.step.config.num_layers
+
+
 def test_a_rung_is_a_step_with_its_switches():
     step = replace(CASE, switches="fused+sdpa+bf16+compiled").step
     assert (step.optimizer, step.attention, step.compiled, step.precision) == ("fused", "sdpa", True, "bf16")
+    assert replace(CASE, switches="fused+bf16+masters").step.optimizer == "masters"
     assert replace(CASE, switches="bf16_products").step.precision == "bf16_products"
     assert CASE.step == replace(CASE, switches="default_allocator").step
     assert (CASE.allocator, replace(CASE, switches="default_allocator").allocator) == ("keeps", "default")

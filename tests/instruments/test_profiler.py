@@ -22,11 +22,15 @@ MARKS = [note(profiling.START, 0), note(profiling.END + "forward", 100), note(pr
 
 def test_an_operator_has_its_own_time_without_that_of_those_it_calls():
     between_iterations = event("cpu_op", "aten::zero_", 250, 5)
-    events = [*MARKS, event("cpu_op", "aten::matmul", 10, 50), event("cpu_op", "aten::mm", 20, 30), between_iterations]
+    product = event("cpu_op", "aten::mm", 20, 30, **{"Input Dims": [[2, 3], [3, 4]]})
+    events = [*MARKS, event("cpu_op", "aten::matmul", 10, 50), product, between_iterations]
     metrics = profiling.metrics(events, "cpu")
     assert metrics["kernels"]["kernel"] == ["aten::mm", "aten::matmul"]
     assert metrics["kernels"]["total_us"] == [30, 20]
     assert metrics["classes"] == {"phase": ["forward"], "class": ["matrix product"], "calls": [2.0], "total_us": [50.0]}
+    assert metrics["products"] == {
+        "phase": ["forward"], "shape": ["2 × 3 × 4"], "calls": [1], "total_us": [30.0], "flops": [48.0],
+    }  # fmt: skip
     assert metrics["profiled_forward_ms"] == [0.099]
     assert metrics["profiled_total_ms"] == [0.198]
 

@@ -7,7 +7,7 @@ import bs4
 import pytest
 
 import small_report
-from lib import records
+from lib import watched
 from lib.report import __main__ as command
 from lib.report import page
 from small_report import MACHINE
@@ -153,7 +153,7 @@ def test_the_head_says_once_that_most_noise_probes_were_bad(monkeypatch):
 
 @pytest.mark.usefixtures("in_report")
 def test_the_head_tells_of_records_of_older_code(monkeypatch):
-    monkeypatch.setattr(records, "digest", lambda experiment: "of today")
+    monkeypatch.setattr(watched, "digest", lambda experiment: "of today")
     assert page.facts(MACHINE)["warnings"][0] == "3 of 3 records are stale: older code measured them."
 
 

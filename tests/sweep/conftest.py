@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import cheap
-from lib import catalog, notebooks, records
+from lib import catalog, notebooks, watched
 from lib.instruments import environment
 
 
@@ -18,7 +18,7 @@ def here(cheap_sweep, monkeypatch):
     monkeypatch.setattr(notebooks, "SWEEPS", sweep.folder / "sweeps")
     monkeypatch.setitem(catalog.CATALOG, "cheap", cheap.ENTRY)
     monkeypatch.setitem(sys.modules, "lib.experiments.cheap", cheap)
-    monkeypatch.setattr(records, "digest", lambda experiment: cheap.CODE)
+    monkeypatch.setattr(watched, "digest", lambda experiment: cheap.CODE)
     for name, value in sweep.variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("CHEAP_ENVIRONMENT", json.dumps(environment.describe("cpu")))

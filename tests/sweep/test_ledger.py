@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 
-from lib import records
+from lib import records, watched
 from lib.instruments.device import Cpu
 from lib.sweep import plan, sweep_file
 from lib.sweep.ledger import Ledger
@@ -40,7 +40,7 @@ def test_a_record_means_done_and_a_damaged_one_is_none(jobs):
 def test_records_of_other_code_are_measured_again_once(jobs, monkeypatch):
     entry = jobs[0].entries[0]
     file = save(jobs[0], entry)
-    monkeypatch.setattr(records, "digest", lambda experiment: "0" * 16)
+    monkeypatch.setattr(watched, "digest", lambda experiment: "0" * 16)
     ledger = Ledger(jobs)
     assert entry in ledger.left(jobs[0])
     ledger.finish(entry.label, records.read(file))
