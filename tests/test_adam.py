@@ -50,8 +50,8 @@ def torch_adamw(params, hyper, **options):
     )  # fmt: skip
 
 
-def check(found, expected):
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+def check(results, expected):
+    torch.testing.assert_close(results, expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_groups_keep_their_own_settings_and_a_schedule_of_the_learning_rate_is_f
     for step in range(5):
         for optimizer in optimizers:
             optimizer.param_groups[0]["lr"] = 0.05 * (1 - step / 10)
-        found, expected = (run(optimizer, [step]) for optimizer in optimizers)
-    check(found, expected)
+        result, expected = (run(optimizer, [step]) for optimizer in optimizers)
+    check(result, expected)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])  # by the state that a pickle has, too

@@ -66,10 +66,10 @@ def best_tflops(metrics):
 
 # how a number comes from the metrics of one process, and from the numbers of several
 NUMBERS = {
-    "speedup": (lambda one: np.exp(log_ratio(one)), gmean),
-    "peak_mib": (lambda one: np.median(one["peak_mib"]), np.median),
-    "first_over_later": (lambda one: one["first_total_ms"][0] / np.median(one["first_total_ms"][15:]), np.median),
-    "memory_gbs": (lambda one: one["moved_bytes"] / np.median(one["total_ms"]) / 1e6, max),
+    "speedup": (lambda run: np.exp(log_ratio(run)), gmean),
+    "peak_mib": (lambda run: np.median(run["peak_mib"]), np.median),
+    "first_over_later": (lambda run: run["first_total_ms"][0] / np.median(run["first_total_ms"][15:]), np.median),
+    "memory_gbs": (lambda run: run["moved_bytes"] / np.median(run["total_ms"]) / 1e6, max),
     "products_tflops": (best_tflops, max),
 }
 
@@ -83,17 +83,17 @@ def read_number(text):
     return scale * float(number), scale * 10.0**exponent / 2
 
 
-def agrees(processes, told):
+def agrees(processes, numbers):
     """Tell if what is told of a case is what the metrics of its processes give."""
-    for name, text in told.items():
+    for name, text in numbers.items():
         of_process, of_several = NUMBERS.get(name, (lambda metrics, name=name: np.median(metrics[name]), gmean))
         try:
-            found = of_several([of_process(metrics) for metrics in processes])
+            value = of_several([of_process(metrics) for metrics in processes])
         except KeyError:
             return False
         number, half = read_number(text)
         # of what is slower the inverse is told
-        if min(abs(found - number), abs(1 / found - number)) > 1.001 * half:
+        if min(abs(value - number), abs(1 / value - number)) > 1.001 * half:
             return False
     return True
 
@@ -105,15 +105,15 @@ def test_an_answer_is_that_of_a_case_with_its_words(key, experiment, unsaid, wor
         match = re.search(words, json.loads(file.read_text()).get(key, ""))
         if not match:
             continue
-        told = {name: text for name, text in match.groupdict().items() if name in NUMBERS or name.endswith("_ms")}
-        said = {name: WORDS.get(text, text) for name, text in match.groupdict().items() if name not in told}
-        kept = [pd.read_json(file.with_name(f"{name}.jsonl"), lines=True) for name in experiment.split()]
-        records = pd.concat(kept).query("status == 'ok'")
+        numbers = {name: text for name, text in match.groupdict().items() if name in NUMBERS or name.endswith("_ms")}
+        values = {name: WORDS.get(text, text) for name, text in match.groupdict().items() if name not in numbers}
+        tables = [pd.read_json(file.with_name(f"{name}.jsonl"), lines=True) for name in experiment.split()]
+        records = pd.concat(tables).query("status == 'ok'")
         cases = records.groupby(records["case"].map(json.dumps))["metrics"].agg(list)
         for case, processes in cases.items():
             facts = json.loads(case) | processes[0]
-            is_meant = all(str(facts[name]) == str(value).replace(",", "") for name, value in (unsaid | said).items())
-            if is_meant and agrees(processes, told):
+            is_meant = all(str(facts[name]) == str(value).replace(",", "") for name, value in (unsaid | values).items())
+            if is_meant and agrees(processes, numbers):
                 break
         else:
             pytest.fail(f"no case of {file.parent.name} has this: {match[0]}")

@@ -72,9 +72,9 @@ def test_what_is_our_own_follows_autocast_forward_and_backward(monkeypatch, vari
     inputs, dout = draw(40, 40, 16, leading=(2, 3))
     with torch.autocast("cpu", torch.bfloat16):
         out = VARIANTS[variant](*inputs)
-    found = out.detach(), *torch.autograd.grad(out, inputs, dout.bfloat16())
-    assert [x.dtype for x in found] == [torch.bfloat16, *[torch.float32] * 3]
-    check(found, formula(inputs, dout), 5e-2)
+    results = out.detach(), *torch.autograd.grad(out, inputs, dout.bfloat16())
+    assert [x.dtype for x in results] == [torch.bfloat16, *[torch.float32] * 3]
+    check(results, formula(inputs, dout), 5e-2)
 
 
 def test_tiled_sums_narrow_values_in_fp32():
@@ -102,8 +102,8 @@ def test_a_variant_is_refused_where_it_cannot_run_with_the_reason(
     monkeypatch.setattr(attention.tiles.importlib.util, "find_spec", lambda name: object())
     capability = {"cuda": (9, 0), "old cuda": (7, 5)}.get(device)
     for variant in variants.split():
-        found = attention.unavailable(variant, device.split()[-1], d_head, precision, capability)
-        assert found == (reason and reason.format(variant=variant))
+        refusal = attention.unavailable(variant, device.split()[-1], d_head, precision, capability)
+        assert refusal == (reason and reason.format(variant=variant))
 
 
 @pytest.mark.parametrize("variant", KERNELS)

@@ -37,19 +37,14 @@ def outputs(file) -> list[list]:
     return [[shown.get("text") or shown.get("ename") for shown in cell.outputs] for cell in cells]
 
 
-def test_a_kernel_is_of_the_python_that_runs_here_whatever_jupyter_finds(tmp_path, monkeypatch, output):
+def test_a_kernel_is_of_the_python_that_runs_here_without_a_users_kernels_profile_and_style(
+    tmp_path, monkeypatch, output
+):
     spec = tmp_path / "share" / "kernels" / "python3"
     spec.mkdir(parents=True)
-    other = {"argv": ["/bin/false", "{connection_file}"], "display_name": "another", "language": "python"}
-    (spec / "kernel.json").write_text(json.dumps(other))
+    unwanted = {"argv": ["/bin/false", "{connection_file}"], "display_name": "another", "language": "python"}
+    (spec / "kernel.json").write_text(json.dumps(unwanted))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
-    source = write(tmp_path / "one.ipynb", "import sys, lib; print(sys.executable)")
-    with execution.shared_kernel() as kernel:
-        execution.execute(kernel, source, output, {})
-    assert outputs(output) == [[f"{sys.executable}\n"]]
-
-
-def test_a_users_profile_and_style_do_not_reach_a_kernel(tmp_path, monkeypatch, output):
     profile = tmp_path / "user" / "profile_default"
     (profile / "startup").mkdir(parents=True)
     (profile / "startup" / "own.py").write_text("import sys; sys.own = True")
@@ -58,10 +53,12 @@ def test_a_users_profile_and_style_do_not_reach_a_kernel(tmp_path, monkeypatch, 
     monkeypatch.setenv("IPYTHONDIR", str(profile.parent))
     monkeypatch.setenv("MATPLOTLIBRC", str(profile))
     monkeypatch.setenv("PYTHONSTARTUP", str(profile / "startup" / "own.py"))
-    cell = "import sys, matplotlib\n1\nprint(hasattr(sys, 'own'), matplotlib.rcParams['text.usetex'])"
+    cell = (
+        "import sys, lib, matplotlib\n1\nprint(sys.executable, hasattr(sys, 'own'), matplotlib.rcParams['text.usetex'])"
+    )
     with execution.shared_kernel() as kernel:
         execution.execute(kernel, write(tmp_path / "one.ipynb", cell), output, {})
-    assert outputs(output) == [["False False\n"]]
+    assert outputs(output) == [[f"{sys.executable} False False\n"]]
 
 
 def test_parameters_replace_the_defaults_and_names_of_the_previous_notebook_are_gone(tmp_path, shared, output):

@@ -76,10 +76,10 @@ def test_logits_and_every_gradient_are_those_of_the_formula():
     (expected.exp().sum(-1).log() - of_targets).mean().backward()
 
     torch.testing.assert_close(logits.double(), expected, atol=1e-5, rtol=1e-5)
-    found = {name: p.grad.double() for name, p in network.named_parameters()}
+    gradients = {name: p.grad.double() for name, p in network.named_parameters()}
     wanted = {name: p.grad for name, p in weights.items()}
     assert all(gradient.abs().max() > 1e-4 for gradient in wanted.values())  # else the next line says little
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(gradients, wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_the_attention_named_is_the_one_used_and_an_unknown_one_refused(monkeypatch):
@@ -128,11 +128,11 @@ def test_rmsnorm_computes_narrow_types_in_fp32(dtype):
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
     wide = x.float()
     expected = wide * (wide.pow(2).mean(-1, keepdim=True) + 1e-5).rsqrt() * norm.weight
-    found = norm(x)
-    assert found.dtype == dtype
+    normed = norm(x)
+    assert normed.dtype == dtype
     assert RoPE(64, 5, 10_000.0)(x).dtype == dtype
     # only the rounding of the result is left: half of the type's spacing, and a little for fp32's own
-    torch.testing.assert_close(found.float(), expected, atol=0, rtol=0.51 * torch.finfo(dtype).eps)
+    torch.testing.assert_close(normed.float(), expected, atol=0, rtol=0.51 * torch.finfo(dtype).eps)
 
 
 def test_large_numbers_do_not_overflow_and_small_ones_are_not_divided_by():

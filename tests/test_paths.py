@@ -8,7 +8,7 @@ from lib import paths
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("setting", "meant"),
     [
         ("", paths.ROOT / "reports/results"),
         ("mine/results", paths.ROOT / "mine/results"),
@@ -17,7 +17,7 @@ from lib import paths
         ("/somewhere", Path("/somewhere")),
     ],
 )
-def test_a_folder_of_results_does_not_depend_on_the_working_folder(tmp_path, monkeypatch, given, meant):
-    monkeypatch.setenv("RESULTS", given)
+def test_a_folder_of_results_does_not_depend_on_the_working_folder(tmp_path, monkeypatch, setting, meant):
+    monkeypatch.setenv("RESULTS", setting)
     monkeypatch.chdir(tmp_path)
     assert paths.results() == meant

@@ -34,15 +34,15 @@ def test_points_are_those_of_the_handouts_and_each_problem_has_parts():
 
 def test_each_part_quotes_answers_that_some_chapter_gives():
     # of `f"parallel.{way}"` any way counts
-    given = []
+    patterns = []
     for file in notebooks.NOTEBOOKS.glob("*.ipynb"):
         for cell in nbformat.read(file, as_version=4).cells:
             for key in re.findall(r'report\.answer\(f?"([^"]+)"', cell.source):
-                given.append(re.sub(r"\\{[^}]*\\}", ".+", re.escape(key)))
+                patterns.append(re.sub(r"\\{[^}]*\\}", ".+", re.escape(key)))
     # keys that a table holds, as those of `compile`
-    kept = set(itertools.chain(*[json.loads(file.read_text()) for file in REFERENCE.glob("*/answers.json")]))
+    reference_keys = set(itertools.chain(*[json.loads(file.read_text()) for file in REFERENCE.glob("*/answers.json")]))
     for key in itertools.chain(*[part["keys"] for part in PARTS]):
-        assert key in kept or any(re.fullmatch(pattern, key) for pattern in given), key
+        assert key in reference_keys or any(re.fullmatch(pattern, key) for pattern in patterns), key
 
 
 def test_what_is_measured_names_fields_and_sizes_of_its_cases():

@@ -75,10 +75,10 @@ def test_a_full_disk_leaves_no_trace(save_record, monkeypatch):
 def reference(save_record, tmp_path):
     """The file that git keeps of a machine, test-1c, with a record of Adam and a damaged line; nothing is measured."""
     file = save_record("adam", CASE, total_ms=[1.0])
-    kept = tmp_path / "reference" / "test-1c" / "adam.jsonl"
-    records.write(kept, json.dumps(json.loads(file.read_text())) + "\n{}\n")
+    lines = tmp_path / "reference" / "test-1c" / "adam.jsonl"
+    records.write(lines, json.dumps(json.loads(file.read_text())) + "\n{}\n")
     file.unlink()
-    return kept
+    return lines
 
 
 def test_records_in_git_are_read_line_by_line(reference):
@@ -124,9 +124,8 @@ def test_measured_by_hand_and_cases_with_other_axes_are_left_out(save_record):
 
 
 def test_without_any_records_a_notebook_shows_one_line(own_results):
-    with pytest.raises(validate.BadInput, match="machine: nothing was measured on any, expected one") as caught:
+    with pytest.raises(validate.BadInput, match="machine: nothing was measured on any, expected one"):
         records.load("adam")
-    assert caught.value._render_traceback_() == [str(caught.value)]
 
 
 def test_a_record_of_other_code_is_stale(save_record, monkeypatch):

@@ -22,12 +22,12 @@ def shape(request):
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_activations_are_what_autograd_saves(shape, name, attend):
     network, inputs, targets = build(shape, attend)
-    kept = {x.untyped_storage().data_ptr() for x in (*network.parameters(), *network.buffers())}
+    own_storages = {x.untyped_storage().data_ptr() for x in (*network.parameters(), *network.buffers())}
     saved = {}
 
     def remember(x):
         storage = x.untyped_storage()
-        if storage.data_ptr() not in kept:
+        if storage.data_ptr() not in own_storages:
             saved[storage.data_ptr()] = storage  # held, so that no other takes its place in memory
         return x
 

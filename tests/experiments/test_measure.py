@@ -99,7 +99,6 @@ def test_a_bad_parameter_is_one_line_and_nothing_is_measured(own_results, monkey
     monkeypatch.setattr(attempt, "measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(BadInput, match=line) as refused:
         measure.run("adam", NAMES | names)
-    assert refused.value._render_traceback_() == [str(refused.value)]
     assert "\n" not in str(refused.value)
 
 
@@ -196,15 +195,15 @@ def test_an_error_is_a_reason_in_a_sweep_and_an_error_by_hand(own_results, no_pr
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("message", "reason"),
     [
         ("open('/home/a person/b/c.txt')", "OSError: open('c.txt')"),
         ("g++ -I/home/me/include (/home/me/c.so)", "OSError: g++ -Iinclude (c.so)"),
         ("a/b from https://pytorch.org/x/y", "OSError: a/b from https://pytorch.org/x/y"),
     ],
 )
-def test_a_reason_has_no_folders(said, reason):
-    assert attempt._reason(OSError(said)) == reason
+def test_a_reason_has_no_folders(message, reason):
+    assert attempt._reason(OSError(message)) == reason
 
 
 def test_a_long_reason_keeps_its_end_without_pytorchs_advice():

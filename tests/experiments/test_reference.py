@@ -14,5 +14,5 @@ def test_blocks_of_rows_compute_what_the_plain_formula_does_forward_and_backward
     inputs = [torch.randn(2, 13, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     dout = torch.randn(2, 13, 4, dtype=torch.float64)
     outs = [attend(*inputs, causal) for attend in (attention.naive, reference.by_rows)]
-    expected, found = ((out, *torch.autograd.grad(out, inputs, dout)) for out in outs)
-    torch.testing.assert_close(found, expected)
+    expected, result = ((out, *torch.autograd.grad(out, inputs, dout)) for out in outs)
+    torch.testing.assert_close(result, expected)

@@ -73,7 +73,7 @@ def test_large_narrow_scores_are_as_exact_as_those_of_pytorch(dtype):
     for function in (attention.tiled, attention.sdpa):
         out = function(*inputs)
         results = [out, *torch.autograd.grad(out, inputs, dout)]
-        errors.append([(x - each).norm() / each.norm() for x, each in zip(results, rights, strict=True)])
+        errors.append([(x - wanted).norm() / wanted.norm() for x, wanted in zip(results, rights, strict=True)])
     for ours, theirs in zip(*errors, strict=True):
         assert ours < 1.5 * theirs
 

@@ -40,9 +40,9 @@ def test_a_machine_is_named_after_its_processor_and_cores(monkeypatch, name, slu
     # other hardware of the same slug has another name, and what is free at the moment changes nothing
     monkeypatch.setattr(environment, "memory_mib", lambda: 123 * 1024)
     assert environment.machine("cpu") != own
-    other = environment.machine("cpu")
+    larger = environment.machine("cpu")
     monkeypatch.setattr(environment, "memory_mib", lambda: 123 * 1024 + 200)
-    assert environment.machine("cpu") == other
+    assert environment.machine("cpu") == larger
 
 
 @pytest.mark.parametrize(("root", "else_found"), [(ROOT, r"[0-9a-f]{12}(-dirty)?"), (ROOT / "lib", "no checkout")])

@@ -1,6 +1,7 @@
 """What the tests of the page share: a report of a few small notebooks, rendered once, and a browser."""
 
 import contextlib
+import functools
 import io
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import small_report
 from lib import catalog, records
 from lib.report import __main__ as command
 from lib.report import answers
+from lib.report.table import table
 
 
 @pytest.fixture
@@ -35,22 +37,28 @@ def reference():
 
 
 @pytest.fixture(scope="session")
+def reference_table(reference):
+    """Return the table of an experiment's records in git, which is made once."""
+    return functools.cache(lambda experiment: table(reference[experiment]))
+
+
+@pytest.fixture(scope="session")
 def report(tmp_path_factory):
-    """A rendered report: its `folder`, `file` and `text`, its `exit_code` and what it `said`. Three chapters fail."""
+    """A rendered report: its `folder`, `file`, `text`, `exit_code` and lines of `stderr`. Three chapters fail."""
     folder = tmp_path_factory.mktemp("report")
     for name, cells in small_report.CHAPTERS.items():
         small_report.write_notebook(folder / "notebooks" / f"{name}.ipynb", cells)
     # a conflict is no notebook
     (folder / "notebooks" / "published.ipynb").write_text("<<<<<<< HEAD")
-    said = io.StringIO()
+    stderr = io.StringIO()
     with small_report.at(folder):
         for number in (1, 2, 3):
             records.save(small_report.record(round=number, probe=2.0 if number == 3 else 1.0))
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             exit_code = command.main(["--machine", small_report.MACHINE])
     file = folder / "report.html"
     return SimpleNamespace(
-        folder=folder, file=file, text=file.read_text(), exit_code=exit_code, said=said.getvalue().splitlines()
+        folder=folder, file=file, text=file.read_text(), exit_code=exit_code, stderr=stderr.getvalue().splitlines()
     )
 
 

@@ -1,12 +1,7 @@
 """An answer is shown, and those of the last report are loaded; `test_page` has how they are collected and quoted."""
 
-import re
-import subprocess
-import sys
-
 import pytest
 
-from lib.paths import ROOT
 from lib.report import answers
 from small_report import MACHINE
 
@@ -23,21 +18,3 @@ def test_an_answer_is_shown_in_bold_unless_it_has_bold_words_of_its_own_or_is_no
 def test_the_answers_of_the_last_report_are_loaded():
     assert answers.load()["adam"] == answers.load(MACHINE)["adam"] == "Fused AdamW is fastest."
     assert answers.load("plain-3c") == {}
-
-
-@pytest.mark.parametrize(
-    ("code", "lines"),
-    [
-        ("from lib import records; records.load('adm')", r"experiment: got 'adm', expected one of .*\(nearest: adam\)"),
-        (
-            "from lib import report; import pandas; report.show(pandas.DataFrame([range(9)]), 'Wide')",
-            "columns: got 9, .*",
-        ),
-        ("from lib import report; mistyped", "(?s)-+\nNameError .*NameError: name 'mistyped' is not defined"),
-    ],
-)
-def test_in_a_notebook_bad_input_is_one_line_and_another_error_is_shown_as_usual(code, lines):
-    command = [sys.executable, "-W", "ignore", "-m", "IPython", "--colors=NoColor", "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert re.fullmatch(lines, done.stdout.strip())
-    assert done.returncode == 1

@@ -6,17 +6,16 @@ from scipy import stats
 
 import by_hand
 from lib.report import bounds
-from lib.report.table import table
 
 MACHINE = "xeon-2c-0e51"  # of the records kept in git
 
 
-def test_of_the_records_in_git_no_product_is_faster_than_its_bound_and_the_bound_is_the_roofline(reference):
+def test_of_the_records_in_git_no_product_is_faster_than_its_bound_and_the_bound_is_the_roofline(reference_table):
     for experiment in ("step", "ladder", "kernels", "attention", "attention_module"):
-        made = table(reference[experiment])
+        made = reference_table(experiment)
         assert made["bound_ms"].notna().all()
         assert (made["bound_percent_low"].fillna(made["bound_percent"]) <= 100).all()
-    (plain,) = table(reference["step"]).query("size == 'small'").itertuples()
+    (plain,) = reference_table("step").query("size == 'small'").itertuples()
     products, memory = bounds.best_rates(bounds.load_ceilings(MACHINE))
     slowest_ms = 0.0
     for phase in ("forward", "backward"):

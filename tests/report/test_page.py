@@ -23,7 +23,7 @@ def section(parsed, name) -> bs4.Tag:
 
 
 def test_chapters_stand_in_their_order_and_the_summary_first(parsed):
-    sections = [each.get("id") for each in parsed.find_all("section")]
+    sections = [tag.get("id") for tag in parsed.find_all("section")]
     assert sections == ["summary", "step", "attention", "adam", "precision", "warmup", "published", "method"]
     contents = [link.get("href") for link in parsed.select("nav > div a")]
     assert contents == [f"#{name}" for name in sections]
@@ -32,17 +32,18 @@ def test_chapters_stand_in_their_order_and_the_summary_first(parsed):
 def test_the_summary_quotes_the_answers_and_figures_of_the_others_and_leaves_out_what_is_missing(parsed):
     summary = section(parsed, "summary")
     lines = {label.get_text(): text.get_text() for label, text in map(bs4.Tag.find_all, summary.select("tbody tr"))}
-    told = [section(parsed, name).select_one(".answer").get_text(strip=True) for name in ("step", "attention", "adam")]
-    assert lines == dict(zip(["plain", "attention", "optimizer"], told, strict=True))
+    for label, chapter in {"plain": "step", "attention": "attention", "optimizer": "adam"}.items():
+        assert lines.pop(label) == section(parsed, chapter).select_one(".answer").get_text(strip=True)
+    assert lines == {}
     original = section(parsed, "step").find("svg")
     assert summary.find("svg")["aria-label"] == original["aria-label"]
     assert summary.find("svg").get_text() == original.get_text()
 
 
 def test_answers_are_kept_in_a_file(report):
-    kept = json.loads((report.folder / "runs" / MACHINE / "answers.json").read_text())
-    assert {"step", "attention", "adam", "adam_ms", "figure:ladder", "figure:lengths"} == set(kept)
-    assert kept["adam_ms"] == "4.2"
+    answers = json.loads((report.folder / "runs" / MACHINE / "answers.json").read_text())
+    assert {"step", "attention", "adam", "adam_ms", "figure:ladder", "figure:lengths"} == set(answers)
+    assert answers["adam_ms"] == "4.2"
 
 
 def test_ids_are_unique_and_those_of_headings_name_their_chapter(parsed):
@@ -91,7 +92,7 @@ def test_a_chapter_that_fails_is_a_box_and_the_page_goes_on(report, parsed):
     assert "Never reached." in section(parsed, "precision").get_text()
     assert MACHINE in section(parsed, "method").get_text()
     assert report.exit_code == 1
-    assert [line.partition(":")[0] for line in report.said] == ["precision", "warmup", "published"]
+    assert [line.partition(":")[0] for line in report.stderr] == ["precision", "warmup", "published"]
 
 
 def test_formulas_are_mathml_and_figures_inline_svg(parsed):

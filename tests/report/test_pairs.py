@@ -25,9 +25,9 @@ def in_pairs(gains, rounds=3, noise=0.01, first=0, **common):
     return rows
 
 
-def test_a_speedup_is_the_mean_of_the_processes_hodges_lehmann_estimates_as_judged_before(reference):
+def test_a_speedup_is_the_mean_of_the_processes_hodges_lehmann_estimates_as_judged_before(reference, reference_table):
     frame = reference["attention"]
-    made = table(frame).query("baseline != ''")
+    made = reference_table("attention").query("baseline != ''")
     for row in made.itertuples():
         values = {name: getattr(row, name) for name in fields(frame)}
         of_case = frame[(frame[list(values)] == pd.Series(values)).all(axis="columns")]

@@ -31,10 +31,10 @@ def published(report):
         (former / "figures").mkdir(parents=True)
         for name in ("adam.jsonl", "step.jsonl", "figures/former-1.svg"):
             (former / name).touch()
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        stdout = io.StringIO()
+        with contextlib.redirect_stdout(stdout):
             code = command.main(["publish"])
-    return former, code, said.getvalue().splitlines()
+    return former, code, stdout.getvalue().splitlines()
 
 
 @pytest.fixture(scope="module")

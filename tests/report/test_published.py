@@ -85,12 +85,12 @@ def test_what_is_doubted_follows_from_the_tables():
     growth = lengths[8192] / lengths[256]
     adam = published.load("adam").query("source == 'write-up 000' and num_params == 1")
     adam = adam.pivot_table("step_ms", "param_size", "variant")
-    found = [rate, 4 * 256 * 1600 * 8 / 2**20, kernels["calls"].sum(), steps["context_length"].item(), growth.max()]
-    found += [adam.loc[16384, "_fused_adam"], adam.loc[2**20, "_single_tensor_adam"]]
+    computed = [rate, 4 * 256 * 1600 * 8 / 2**20, kernels["calls"].sum(), steps["context_length"].item(), growth.max()]
+    computed += [adam.loc[16384, "_fused_adam"], adam.loc[2**20, "_single_tensor_adam"]]
     doubts = published.load("doubts")
     printed, expected = doubts["printed"], doubts["expected"]
-    told = [*printed[:3], *expected[3:]]
-    assert found == pytest.approx(told, rel=0.02)
+    stated = [*printed[:3], *expected[3:]]
+    assert computed == pytest.approx(stated, rel=0.02)
     assert expected[[1, 2]].tolist() == [4 * 256 * 1600 * 4 / 2**20, 7 * 48 + 1]
 
 

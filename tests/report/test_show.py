@@ -8,6 +8,7 @@ import pytest
 
 from lib import report
 from lib.report.show import ms, note, number, show, times
+from lib.validate import BadInput
 
 ROW = {"total_ms": 69.123, "total_ms_low": 67.2, "total_ms_high": 71.9, "forward_ms": 20.44, "gone_ms": math.nan}
 
@@ -151,5 +152,5 @@ def test_a_note_says_what_the_rows_come_from():
 
 
 def test_more_than_eight_columns_are_refused():
-    with pytest.raises(ValueError, match="columns: got 9, expected at most 8"):
+    with pytest.raises(BadInput, match="columns: got 9, expected at most 8"):
         show(pd.DataFrame([range(9)]), "Nine")

@@ -28,12 +28,12 @@ def logs_of(rounds):
     return np.log(np.median(rounds, axis=1))
 
 
-def test_a_time_is_the_geometric_mean_of_the_medians_of_its_processes(reference):
+def test_a_time_is_the_geometric_mean_of_the_medians_of_its_processes(reference, reference_table):
     frame = reference["attention"]
     names = fields(frame)
     medians = frame["backward_ms"].map(np.median)
     expected = np.exp(np.log(medians).groupby([frame[name] for name in names]).mean())
-    made = table(frame).set_index(names)["backward_ms"]
+    made = reference_table("attention").set_index(names)["backward_ms"]
     pd.testing.assert_series_equal(made, expected.reindex(made.index), check_names=False, rtol=CLOSE)
 
 
@@ -146,11 +146,11 @@ def test_fresh_records_of_a_case_take_the_place_of_its_stale_ones():
     assert made["stale"].tolist() == [False, True]
 
 
-def test_noisy_records_are_counted_by_case(reference):
+def test_noisy_records_are_counted_by_case(reference, reference_table):
     frame = reference["adam"]
     names = fields(frame)
     expected = noise.find_noisy(frame).groupby([frame[name] for name in names]).sum()
-    made = table(frame).set_index(names)["noisy"]
+    made = reference_table("adam").set_index(names)["noisy"]
     pd.testing.assert_series_equal(made, expected.reindex(made.index), check_names=False, check_dtype=False)
     assert made.sum() > 0
 
@@ -172,9 +172,9 @@ def test_without_records_the_table_has_its_columns_and_no_rows():
     assert empty.columns.difference(filled.columns).isin(fields(records.frame("adam", []))).all()
 
 
-def test_of_the_records_in_git_each_case_is_a_row_of_numbers_and_texts(reference):
-    for frame in reference.values():
-        made = table(frame)
+def test_of_the_records_in_git_each_case_is_a_row_of_numbers_and_texts(reference, reference_table):
+    for experiment, frame in reference.items():
+        made = reference_table(experiment)
         names = fields(frame)
         assert len(made) == len(frame[names].drop_duplicates())
         assert list(made)[: len(names) + 6] == [*names, "machine", "hardware", "rounds", "status", "noisy", "stale"]

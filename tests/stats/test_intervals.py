@@ -19,9 +19,9 @@ def test_too_few_samples_have_no_interval():
     assert all(math.isnan(end) for end in intervals.order_statistics(range(5)))
 
 
-@pytest.mark.parametrize("n", range(6, 60))
-def test_equal_samples_have_an_interval_of_no_width(n):
-    assert intervals.order_statistics([0.1249] * n) == (0.1249, 0.1249)
+def test_equal_samples_have_an_interval_of_no_width():
+    for n in range(6, 60):
+        assert intervals.order_statistics([0.1249] * n) == (0.1249, 0.1249)
 
 
 @pytest.mark.parametrize("n", [10, 40])
@@ -30,6 +30,6 @@ def test_the_interval_of_the_median_covers_95_percent_whatever_the_noise(noise, 
     random = np.random.default_rng(1)
     covered = 0
     for _ in range(1000):
-        low, high = intervals.order_statistics(simulated_noise.NOISES[noise](random, n, 0.03))
+        low, high = intervals.order_statistics(simulated_noise.INDEPENDENT[noise](random, n, 0.03))
         covered += low <= 1 <= high
     assert 0.93 <= covered / 1000 <= 0.97

@@ -33,7 +33,7 @@ def test_the_end_of_the_warm_up_is_found_within_3_iterations(noise):
     random = np.random.default_rng(4)
     right = 0
     for _ in range(TIMES):
-        values = simulated_noise.NOISES[noise](random, N, SPREAD)
+        values = simulated_noise.INDEPENDENT[noise](random, N, SPREAD)
         length = random.integers(0, 9)
         values[:length] *= 1 + 0.8 ** np.arange(length)
         start = steady_state.steady(values)

@@ -47,8 +47,8 @@ def results_of(function, inputs, dout, causal):
 
 
 def check(results, right, tolerance=1e-5):
-    for result, each in zip(results, right, strict=True):
-        torch.testing.assert_close(result.double(), each, atol=tolerance * max(1, each.abs().max()), rtol=tolerance)
+    for result, exact in zip(results, right, strict=True):
+        torch.testing.assert_close(result.double(), exact, atol=tolerance * max(1, exact.abs().max()), rtol=tolerance)
 
 
 def compare(function, queries, keys, d_head, causal, floats):

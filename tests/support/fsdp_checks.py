@@ -150,6 +150,8 @@ def refused() -> None:
     module[0].register_forward_hook(lambda module, inputs, output: Output(output))
     with pytest.raises(TypeError, match="output: got Output, expected tensors"):
         FullySharded(module)(torch.ones(2, 8))
+    with pytest.raises(RuntimeError, match="expected use_reentrant=False"):
+        checkpointed(reentrant=True)
 
 
 def gathered_memory(dtype: torch.dtype | None) -> dict:

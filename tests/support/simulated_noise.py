@@ -4,11 +4,9 @@ Each noise function draws `n` factors with a median of 1 and an interquartile ra
 """
 
 import numpy as np
-from scipy import signal
 from scipy.stats import norm
 
 QUARTILE = norm.ppf(0.75)
-DRIFT = 0.00075  # relative slowdown at each sample: 6% over 80
 
 
 def normal(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
@@ -35,17 +33,4 @@ def spiky(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
     return 1 + spread * (levels - middle) / (upper - lower)
 
 
-def drifting(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
-    """Draw normal noise on a machine that slows down; the median is 1 at the start."""
-    return normal(random, n, spread) * (1 + DRIFT * np.arange(n))
-
-
-def autocorrelated(random: np.random.Generator, n: int, spread: float) -> np.ndarray:
-    """Draw normal noise whose neighbours correlate with a coefficient of 0.5."""
-    shocks = random.standard_normal(n)
-    shocks[1:] *= np.sqrt(1 - 0.5**2)  # keeps the variance of the first
-    return 1 + spread * signal.lfilter([1], [1, -0.5], shocks) / (2 * QUARTILE)
-
-
 INDEPENDENT = {f.__name__: f for f in (normal, lognormal, bimodal, spiky)}
-NOISES = INDEPENDENT | {f.__name__: f for f in (drifting, autocorrelated)}

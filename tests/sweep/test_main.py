@@ -7,6 +7,7 @@ import sys
 from signal import SIG_DFL, SIGINT, SIGTERM, signal
 
 import nbformat
+import pandas as pd
 import pytest
 
 import cheap
@@ -45,9 +46,10 @@ def test_each_case_ends_as_it_must_and_costs_only_itself(cheap_sweep):
     assert "failed: cheap 7-failed-1-cpu: KeyError: a bug" in lines
     assert "timeout: cheap 8-children-1-cpu: took longer than 2 s" in lines
     # what killed its kernel had one more try, and what found no memory got a kernel of its own
-    tries = {number: len(sweep.begun(number)) for number in range(1, 10)}
+    begun = pd.DataFrame(sweep.begun())
+    tries = begun["number"].value_counts().to_dict()
     assert tries == {1: 2, 2: 2, 3: 2, 4: 2, 5: 1 + (tries[5] == 2), 6: 2, 7: 1, 8: 1, 9: 3}
-    assert {entry["seconds"] for entry in sweep.begun()} == {0.25}
+    assert set(begun["seconds"]) == {0.25}
     assert sweep.processes() == []
     assert list((sweep.folder / "tmp").iterdir()) == []
 
@@ -60,18 +62,6 @@ def test_each_case_ends_as_it_must_and_costs_only_itself(cheap_sweep):
     assert (code, printed.splitlines()[-1]) == (0, f"cheap: {lines[-1].replace('0 left', '4 left')}")
 
 
-def test_cases_share_a_kernel_unless_an_axis_is_fresh_or_there_was_no_memory(cheap_sweep):
-    blocks = "[{number: [1, 2, 3]}, {number: 4, behaviour: oom}, {number: [5, 6], fresh: [number]}]"
-    sweep = cheap_sweep(f"rounds: 1\ncheap: {blocks}")
-    assert sweep.run()[0] == 0
-    assert sweep.statuses()[4, 1] == "oom"
-    # number 1 is the small case that comes first
-    assert [entry["number"] for entry in sweep.begun()] == [1, 2, 3, 4, 4, 5, 6]
-    kernels = [entry["pid"] for entry in sweep.begun()]
-    assert kernels[1] == kernels[2] == kernels[3]
-    assert len(set(kernels)) == 5
-
-
 def test_a_notebook_that_cannot_begin_is_told_in_one_line(cheap_sweep):
     sweep = cheap_sweep("rounds: 1\ncheap: {number: [1, 2, 3]}", measure="import no_such_module")
     code, printed = sweep.run()
@@ -82,32 +72,28 @@ def test_a_notebook_that_cannot_begin_is_told_in_one_line(cheap_sweep):
     assert sweep.statuses() == {}
 
 
-def test_an_executed_notebook_has_its_blocks_parameters_whatever_was_saved_and_shows_its_records(cheap_sweep):
-    sweep = cheap_sweep("rounds: 1\nseconds: 0.25\ncheap: [{number: [1, 2, 3]}, {number: [4, 5], fresh: [number]}]")
+def test_cases_share_a_kernel_and_a_block_leaves_a_notebook_of_its_parameters_whatever_was_saved(cheap_sweep):
+    blocks = "[{number: [1, 2, 3]}, {number: 4, behaviour: oom}, {number: [5, 6], fresh: [number]}]"
+    sweep = cheap_sweep(f"rounds: 1\nseconds: 0.25\ncheap: {blocks}")
     assert sweep.run()[0] == 0
+    assert sweep.statuses()[4, 1] == "oom"
+    # number 1 is the small case that comes first; number 4 finds no memory in a used kernel, and then in its own
+    begun = pd.DataFrame(sweep.begun())
+    assert begun["number"].tolist() == [1, 2, 3, 4, 4, 5, 6]
+    kernels = begun["pid"]
+    assert kernels[1] == kernels[2] == kernels[3]
+    assert kernels.nunique() == 5
     executed = [nbformat.read(file, as_version=4) for file in sorted(sweep.folder.glob("r/runs/*/*.ipynb"))]
-    common = {"behaviour": "ok", "pause_ms": 1, "device": "cpu", "seconds": 0.25, "round": 1}
-    assert [notebook.metadata.papermill.parameters for notebook in executed] == [
-        # the small case that comes first
-        {**common, "number": [1, 2, 3], "skip": ["2-ok-1-cpu", "3-ok-1-cpu"]},
-        {**common, "number": [1, 2, 3], "skip": ["1-ok-1-cpu"]},
-        {**common, "number": 4, "skip": []},
-        {**common, "number": 5, "skip": []},
-    ]
-    tables = [notebook.cells[-1].outputs[-1].data["text/html"] for notebook in executed]
+    parameters = pd.DataFrame([notebook.metadata.papermill.parameters for notebook in executed])
+    assert parameters["number"].tolist() == [[1, 2, 3], [1, 2, 3], 4, 4, 5, 6]
+    assert parameters["skip"].tolist() == [["2-ok-1-cpu", "3-ok-1-cpu"], ["1-ok-1-cpu"], [], [], [], []]
+    assert set(parameters["behaviour"]) == {"ok", "oom"}
+    assert (parameters[["pause_ms", "device", "seconds", "round"]] == [1, "cpu", 0.25, 1]).all(axis=None)
+    assert "machine" not in parameters
     # the first column, after that of the rows' own numbers
-    assert [re.findall(r"<th>\d+</th>\s*<td>(\d+)</td>", table) for table in tables] == [
-        ["1"],
-        ["2", "3"],
-        ["4"],
-        ["5"],
-    ]
-
-
-def test_a_cell_that_exits_is_no_success(cheap_sweep):
-    sweep = cheap_sweep("rounds: 1\ncheap: {number: 1}", measure="import sys; sys.exit(0)")
-    code, printed = sweep.run()
-    assert (code, printed.splitlines()[-1][:36]) == (1, "cheap: NotebookFailed: SystemExit: 0")
+    number = re.compile(r"<th>\d+</th>\s*<td>(\d+)</td>")
+    tables = [number.findall(notebook.cells[-1].outputs[-1].data["text/html"]) for notebook in executed]
+    assert tables == [["1"], ["2", "3"], ["4"], ["4"], ["5"], ["6"]]
 
 
 def test_a_budget_ends_between_cases_and_the_same_command_continues(cheap_sweep):
@@ -119,7 +105,7 @@ def test_a_budget_ends_between_cases_and_the_same_command_continues(cheap_sweep)
     assert sweep.run()[0] == 0
     assert set(sweep.statuses()) == {(number, 1) for number in range(1, 7)}
     # what had begun when the first sweep saw its budget spent began once more
-    begun = [entry["number"] for entry in sweep.begun()]
+    begun = pd.DataFrame(sweep.begun())["number"].tolist()
     assert sorted(set(begun)) == sorted(begun)[:6] or begun.count(measured + 1) == 2
 
 
@@ -165,17 +151,16 @@ def test_a_second_sweep_is_told_that_one_is_running(cheap_sweep):
     sweep = cheap_sweep("rounds: 1\ncheap: {number: 1, behaviour: sleep}")
     sweep.start()
     cheap.until(sweep.begun, "the first case")
-    for options in ((), ("--shard", "1/2")):
-        code, printed = sweep.run(*options)
-        assert code == 75
-        assert "running" in printed
+    code, printed = sweep.run()
+    assert code == 75
+    assert "running" in printed
     status = sweep.run("status")[1]
     assert "cheap, shard 1/1: running: 0 ok, 1 left; no case has a time yet (process" in status
     assert "now cheap 1-sleep-1-cpu" in status
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--shard", "3/2"), "shard: got '3/2', expected k/n"),
         (("--rounds", "0"), "rounds: got 0, expected at least 1"),
@@ -183,11 +168,11 @@ def test_a_second_sweep_is_told_that_one_is_running(cheap_sweep):
         (("--address", "nowhere"), "address: got 'nowhere', expected host:port"),
     ],
 )
-def test_bad_options_are_refused_in_one_line_and_write_nothing(here, capsys, options, said):
+def test_bad_options_are_refused_in_one_line_and_write_nothing(here, capsys, options, message):
     here.write("cheap: {number: 1}")
     assert main(["cheap", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(said)
+    assert line.startswith(message)
     assert not here.results.exists()
 
 

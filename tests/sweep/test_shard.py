@@ -23,8 +23,8 @@ def test_one_supervisor_a_shard_and_one_count_at_a_time():
         assert Shard(1, 2).is_running()
         with pytest.raises(Busy, match="1/2"), shard.hold(Shard(1, 2)):
             pass
-        for other in (Shard(1, 3), Shard()):
-            with pytest.raises(Busy, match="shard 1/2 of another sweep"), shard.hold(other):
+        for contender in (Shard(1, 3), Shard()):
+            with pytest.raises(Busy, match="shard 1/2 of another sweep"), shard.hold(contender):
                 pass
         with shard.hold(Shard(2, 2)):
             assert {Shard(1, 2), Shard(2, 2)} <= set(shard.known())

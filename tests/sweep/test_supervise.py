@@ -76,8 +76,8 @@ def test_what_a_lost_slot_had_is_measured_by_another(jobs):
 
 def test_a_case_that_loses_every_slot_has_crashed(jobs, capsys):
     supervisor = supervised(jobs, [Box(slot(lambda number: number == 3))])
-    told = f"crashed: cheap 3-ok-1-cpu: {LOSSES} workers were lost with it in hand: its machine lost power"
-    assert told in capsys.readouterr().out.splitlines()
+    line = f"crashed: cheap 3-ok-1-cpu: {LOSSES} workers were lost with it in hand: its machine lost power"
+    assert line in capsys.readouterr().out.splitlines()
     assert supervisor.progress.ledger.counts() == {"ok": 5, "crashed": 1}
 
 
