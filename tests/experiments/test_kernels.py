@@ -1,5 +1,6 @@
 """A profiled step says what ran in each phase and in each part of attention."""
 
+import statistics
 from dataclasses import replace
 
 import pandas as pd
@@ -21,7 +22,7 @@ def test_a_step_falls_into_known_classes_and_phases_and_has_its_products_where_t
     assert list(classes["phase"].unique()) == PHASES
     assert set(classes.loc[classes["phase"] == "optimizer", "class"]) == {"optimizer"}
     assert kernel_classes.OTHER not in set(classes["class"])
-    assert classes["total_us"].sum() / 1e3 <= sum(metrics["profiled_total_ms"]) / PROFILED
+    assert classes["total_us"].sum() / 1e3 <= statistics.median(metrics["profiled_total_ms"])
     calls = pd.DataFrame(metrics["kernels"]).set_index(["phase", "kernel"])["calls"]
     layers = TINY.config.num_layers
     products = pd.DataFrame(metrics["products"]).groupby("phase")["flops"].sum()
