@@ -6,7 +6,7 @@ moments `exp_avg_sqs` and, for amsgrad, running maxima `max_exp_avg_sqs` (else e
 algorithm 2; amsgrad: Reddi et al. 2018).
 
 - `single_tensor` is the equations, and the reference: each operation passes over each parameter.
-- `foreach` passes about as often, with one call an operation for all parameters.
+- `foreach` makes about as many passes, but only one call an operation for all parameters.
 - `fused` is PyTorch's kernel: one pass over memory.
 - `compiled_single_tensor` and `compiled_foreach` are the first two through torch.compile.
 """
@@ -83,7 +83,7 @@ def foreach(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, hyper:
         torch._foreach_div_(rms, rates)
         torch._foreach_addcdiv_(params, exp_avgs, rms)
     else:
-        # apart from the denominator, which a small rate would make overflow in fp16
+        # kept out of the denominator, which a small rate would make overflow in fp16
         torch._foreach_addcdiv_(params, exp_avgs, rms, rates)
 
 

@@ -26,7 +26,7 @@ from lib.flash import blocks, tiles
 def naive(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, first: int = 0) -> Tensor:
     """Compute softmax(Q K^T / sqrt(D)) V, the reference.
 
-    See Vaswani et al. 2017, equation 1. The queries may be a slice of all; `first` is the number of its first query."""
+    See Vaswani et al. 2017, equation 1. The queries may be a slice of all queries; it begins at number `first`."""
     scores_XTS = _masked_scores(q_XTD, k_XSD, causal, first)
     return torch.softmax(scores_XTS, dim=-1) @ v_XSD
 
@@ -63,24 +63,26 @@ def sdpa(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Te
 
 @sdpa_kernel(SDPBackend.FLASH_ATTENTION)
 def sdpa_flash(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """Call `sdpa` with its kernel of Dao 2023, on CPUs PyTorch's own, allowed alone."""
+    """Allow `sdpa` its flash kernel alone: Dao's (2023), or PyTorch's own on a CPU."""
     return sdpa(q_XTD, k_XSD, v_XSD, causal)
 
 
 @sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)
 def sdpa_efficient(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """Call `sdpa` with its kernel of xFormers allowed alone."""
+    """Allow `sdpa` its kernel from xFormers alone."""
     return sdpa(q_XTD, k_XSD, v_XSD, causal)
 
 
 @sdpa_kernel(SDPBackend.CUDNN_ATTENTION)
 def sdpa_cudnn(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """Call `sdpa` with its kernel of cuDNN allowed alone."""
+    """Allow `sdpa` its kernel from cuDNN alone."""
     return sdpa(q_XTD, k_XSD, v_XSD, causal)
 
 
 def chosen_kernel(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> str:
-    """Name the kernel that `sdpa` takes for these inputs, as torch.nn.attention.SDPBackend does."""
+    """Name the kernel that `sdpa` takes for these inputs.
+
+    The name is that of torch.nn.attention.SDPBackend, in lower case."""
     inputs = [tiles.as_4d(tensor) for tensor in (q_XTD, k_XSD, v_XSD)]
     device = q_XTD.device.type
     if torch.is_autocast_enabled(device):
@@ -107,7 +109,7 @@ def tiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True, bloc
 
 
 def flash_compiled(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> Tensor:
-    """Run `tiled` in larger blocks, with the work on the scores of each compiled."""
+    """Run `tiled` in larger blocks, and compile the work on a block's scores."""
     return _without_autocast(blocks.FlashAttentionTorch, q_XTD, k_XSD, v_XSD, causal, blocks.COMPILED_BLOCK, True)
 
 
@@ -145,8 +147,8 @@ def unavailable(
 ) -> str | None:
     """Return why the device cannot run a variant and its backward, or None.
 
-    `capability` is that of a CUDA device; it and `d_head` count for `triton`. PyTorch's kernels have further limits,
-    which a run meets."""
+    `capability` is that of a CUDA device. It and `d_head` matter to `triton` alone. PyTorch's kernels have further
+    limits, which are known only from a run."""
     if variant == "triton":
         return tiles.missing(d_head, capability)
     if variant in ("sdpa_efficient", "sdpa_cudnn") and device != "cuda":

@@ -1,4 +1,4 @@
-"""Hold the shape of a model, the sizes that the assignment names, and the parts of a training step.
+"""Hold a model's shape, the assignment's sizes, and the phases of a training step.
 
 >>> SIZES["small"].d_head
 64

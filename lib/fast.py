@@ -1,7 +1,8 @@
-"""Make a plain model faster: compile layers, keep matrices in bf16 with fp32 masters.
+"""Make a plain model faster: compile its layers, keep its matrices in bf16.
 
-A step of mixed precision with masters (Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740) casts no weight: the
-pass that updates the master also writes the rounded weight. N in names is the numbers of a flattened parameter.
+Each rounded matrix has an fp32 master (Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740). A training step
+then casts no weight: the pass that updates the master also writes the rounded weight. Shapes in names: N the numbers of
+a flattened parameter.
 """
 
 import functools
@@ -20,8 +21,9 @@ DEFAULTS = Hyper()
 def compile_layers(network: nn.Module) -> None:
     """Compile each element of a model's nn.ModuleLists; the rest stays eager.
 
-    Equal layers share a graph, so this takes a fraction of the whole model's time. PyTorch compiles no forward pass of
-    its own classes, such as nn.TransformerEncoderLayer, but those of subclasses. Raises ValueError without a list."""
+    Equal layers share a graph, so this takes a fraction of the whole model's time. PyTorch does not
+    compile the forward pass of its own classes, such as nn.TransformerEncoderLayer, but does so for their subclasses.
+    Raises ValueError without a list."""
     layers = []
     for module in network.modules():
         if isinstance(module, nn.ModuleList):
@@ -56,7 +58,9 @@ class MastersAdamW(adam.AdamW):
             _add_up_in_fp32(group["params"])
 
     def add_param_group(self, group: dict) -> None:
-        """Add parameters, as the constructor does for each group. Raises ValueError as the class does."""
+        """Add parameters, as the constructor does for each group.
+
+        Raises ValueError as the class does."""
         _refuse_amsgrad(group.get("amsgrad", self.defaults["amsgrad"]))
         super().add_param_group(group)
         for param in self.param_groups[-1]["params"]:
@@ -67,9 +71,10 @@ class MastersAdamW(adam.AdamW):
     def round_matrices(self, network: nn.Module) -> None:
         """Round a model's trained fp32 matrices to bf16, in place.
 
-        This optimizer keeps masters of those that it has. Matrices are the weights of nn.Linear, which autocast would
-        round in each pass. The embedding stays in fp32, as do norms and biases: no product reads them, and they set the
-        type of the residual stream. So does a matrix that shares its weight with an embedding."""
+        This optimizer keeps masters of those among its parameters. Matrices are the weights of nn.Linear, which
+        autocast would round in each pass. The embedding stays in fp32, as do norms and biases: no product reads them,
+        and they set the type of the residual stream. A matrix that shares its weight with an embedding stays in fp32,
+        too."""
         matrices, others = set(), set()
         for module in network.modules():
             for name, param in module.named_parameters(recurse=False):
@@ -137,8 +142,8 @@ class MastersAdamW(adam.AdamW):
 def full_state_dict(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the model's state dict in fp32, for a checkpoint or an EMA.
 
-    Each rounded matrix is replaced by its master. The result loads into a plain model. Of a sharded optimizer only the
-    masters of this rank are there."""
+    Each rounded matrix is replaced by its master. The result loads into a plain model. With a sharded optimizer only
+    this rank's share has its masters."""
     weights = network.state_dict()
     for name, param in network.named_parameters(remove_duplicate=False):
         master = optimizer.state.get(param, {}).get("master")
@@ -154,8 +159,8 @@ def _refuse_amsgrad(amsgrad: bool) -> None:
 
 def _follow(weight: Tensor, master: Tensor) -> Tensor:
     """Return the master, or the weight where it was changed from outside, in fp32."""
-    # To bf16 by its bits, to the nearest and of two to the even one: a compiler would skip a cast to bf16 and back, and
-    # does not vectorize a comparison of 16-bit integers.
+    # Round to bf16 by the bits: to the nearest number, and on a tie to the even one. A compiler would skip a cast to
+    # bf16 and back, and does not vectorize a comparison of 16-bit integers.
     bits = master.view(torch.int32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000).view(torch.float32)
     wide = weight.float()
@@ -163,7 +168,7 @@ def _follow(weight: Tensor, master: Tensor) -> Tensor:
 
 
 def _add_up_in_fp32(params: Iterable[nn.Parameter]) -> None:
-    """Widen the gradient of a bf16 parameter as soon as another one is to be added to it."""
+    """Widen a bf16 parameter's gradient before another one is added to it."""
     for param in params:
         hooks = (param._backward_hooks or {}).values()
         if param.dtype == torch.bfloat16 and not any(getattr(hook, "func", None) is _widen for hook in hooks):
@@ -187,7 +192,9 @@ def _compiled():
 
 
 def _update_and_round(weight_N, grad_N, master_N, m_N, v_N, rate, scale, decay, beta1, beta2, eps) -> None:
-    """Apply the equations of `adam.single_tensor` without amsgrad to the master, and round it."""
+    """Update the master, and round it into the weight.
+
+    The equations are those of `adam.single_tensor` without amsgrad."""
     # `rate`, with the learning rate, and `scale` correct the biases; compiled inside, their powers would be computed
     # for every element. As tensors they and `decay` may change without another graph.
     wide_N = grad_N.to(master_N.dtype)

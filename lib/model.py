@@ -31,7 +31,9 @@ def truncated_normal_(weight: Tensor, sigma: float) -> None:
 
 
 class RMSNorm(nn.Module):
-    """Scale each row x to x / rms(x) * weight, in at least fp32 (Zhang and Sennrich 2019)."""
+    """Scale each row x to x / rms(x) * weight, in at least fp32.
+
+    See Zhang and Sennrich 2019."""
 
     def __init__(self, d_model: int, eps: float = 1e-5):
         super().__init__()
@@ -77,13 +79,15 @@ class RoPE(nn.Module):
         self.sin_TP = angle_TP.sin().to(self.sin_TP)
 
     def _apply(self, fn, recurse=True):
-        """Move or cast the tables; `to_empty` leaves them unwritten, and a state dict has none."""
+        """Move or cast the module, and compute the tables anew.
+
+        `to_empty` leaves them unwritten, and a state dict has none."""
         super()._apply(fn, recurse)
         self.fill_tables()
         return self
 
     def forward(self, x_BHTD: Tensor) -> Tensor:
-        # of a model built without memory, whose parameters were then assigned
+        # the model was built without memory, and got its parameters by assignment: the tables were never filled
         if self.cos_TP.is_meta:
             self.to_empty(device=x_BHTD.device)
         tokens = x_BHTD.shape[-2]

@@ -1,4 +1,4 @@
-"""Switch the process to a named precision: fp32, tf32, bf16_products, bf16 or fp16."""
+"""Switch the process to a precision: fp32, tf32, bf16_products, bf16 or fp16."""
 
 import contextlib
 
@@ -11,8 +11,8 @@ AUTOCAST = {"fp32": None, "tf32": None, "bf16_products": None, "bf16": torch.bfl
 NAMES = tuple(AUTOCAST)
 # the modes of fp32 products, each of one kind of device; the others are strict
 PRODUCTS = {"tf32": ("cuda", "high"), "bf16_products": ("cpu", "medium")}
-# the largest error against the reference, relative and by norms, that is no mistake: at least three times what any case
-# has; but see `lib.experiments.step` for fp16
+# the largest relative error by norms, against the reference, that counts as rounding. It is at least three times that
+# of any case. `lib.experiments.step` has a larger one for fp16.
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16_products": 5e-2, "bf16": 5e-2, "fp16": 1e-2}
 
 
@@ -23,7 +23,7 @@ def activate(name: str, device: str) -> torch.autocast:
 
     - `fp32` is strict: TF32 is off.
     - `tf32`, on CUDA, keeps values in fp32 and rounds the factors of matrix products to 10 bits of mantissa.
-    - `bf16_products` is the same line on a CPU: oneDNN multiplies, and may round the factors to bf16. Processors with
+    - `bf16_products`, on a CPU, keeps values in fp32 too, and lets oneDNN round the factors to bf16. Processors with
       AMX do so; those without it may keep fp32. The error in a record tells which.
     - `bf16` and `fp16` are autocast, without loss scaling; parameters, norms and loss stay in fp32.
 
@@ -41,7 +41,9 @@ def activate(name: str, device: str) -> torch.autocast:
 
 @contextlib.contextmanager
 def strict():
-    """Compute strict fp32 products inside, whatever `activate` has set; an active autocast goes on."""
+    """Compute strict fp32 products inside, whatever `activate` has set.
+
+    An active autocast goes on."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -1,12 +1,15 @@
 """Time the phases of one iteration by marks inside it, and keep every sample.
 
 An iteration is a callable that takes `mark` and calls `mark(name)` where each of its phases ends. One rule says how
-long to sample, whatever is measured: warm up until the times are steady or for a third of `seconds`; then sample until
-the interval of the median is narrower than 1% or for `seconds` more, at least 5 and at most 2,000 times. Samples
-that take longer than a second may be 3.
-`seconds` are of the wall clock, so what runs untimed between two samples uses them up too. On a GPU warming up takes
-its whole third, and like sampling at least `least_s`, however steady the times look. `exactly` does not warm up, and
-`compare` does so for three pairs on a CPU, two where they are slow, and on a GPU for a third of `seconds`.
+long to sample, whatever is measured:
+
+- Warm up until the times are steady, or for a third of `seconds`.
+- Then sample until the interval of the median is narrower than 1%, or for `seconds` more.
+- Take at least 5 samples and at most 2,000. Of samples that take longer than a second, 3 are enough.
+
+`seconds` are of the wall clock, so untimed work between two samples uses them up, too. On a GPU the warm-up takes its
+whole third, however steady the times look. It and sampling take at least `least_s` each there. `exactly` does not warm
+up. `compare` warms up for a third of `seconds` on a GPU. On a CPU it does so for three pairs, or two if they are slow.
 """
 
 import contextlib
@@ -31,14 +34,14 @@ SLOW_S = 1.0  # the mean length of slow ones: five steps of a larger model in pa
 WARM_PAIRS = 2  # however long they take: until then two large models still ask the system for pages
 MOST = 2_000  # samples or pairs, however short they are
 TARGET = 0.01  # width of a median's interval, relative to the median, at which sampling ends
-# lengths of a series at which it is looked at, since looks take time, and one at each sample would stop by luck; fewer
-# samples have no interval of use, and no steady state
+# lengths of a series at which sampling or warming up may end: a look takes time, and one after each sample would stop
+# by luck. Fewer samples have no useful interval, and no steady state.
 LOOKS = (10, 15, 23, 35, 53, 80, 120, 180, 270, 405, 608, 912, 1_368)
 
-BATCHED_NS = 100_000  # a device's iterations shorter than this run in batches; those of one phase between two events
-BATCH_NS = 1_000_000  # length of a batch: the host's way to its two events then costs about a percent
+BATCHED_NS = 100_000  # a GPU's shorter iterations run in batches; a batch of one-phase iterations has two events
+BATCH_NS = 1_000_000  # length of a batch, of which the host's work for two events is about a percent
 RESOLUTION_NS = 500  # of CUDA's events (cudaEventElapsedTime)
-EVICTED_NS = 50_000_000  # a shorter iteration notices that the other side of a pair has taken its place in the caches
+EVICTED_NS = 50_000_000  # a shorter iteration is slowed if the other side of a pair has evicted its data from caches
 
 
 def nothing(*_) -> None:
@@ -69,7 +72,9 @@ class HostClock:
         return [after - before for before, after in itertools.pairwise(self.instants)]
 
     def seconds(self) -> float:
-        """Return the time in seconds, which decides when sampling ends; on ranks all get the same."""
+        """Return the time in seconds, which decides when sampling ends.
+
+        On several ranks all get the same time (`ranks.Clock`)."""
         return self.now() / 1e9
 
 
@@ -200,9 +205,9 @@ def measure(
 ) -> Samples:  # fmt: skip
     """Time an iteration by this module's rule, calling `before` untimed before each.
 
-    If an iteration `repeats`, it can follow another without `before`: on a device, such iterations run in batches where
-    they are short. The garbage collector is off meanwhile. Raises ValueError when two iterations mark different
-    phases."""
+    An iteration that `repeats` can follow another one without `before` between them. On a GPU, such iterations run in
+    batches if they are short. The garbage collector is off meanwhile. Raises ValueError if two iterations mark
+    different phases."""
     samples = Samples(iteration, clock, before)
     end_s = clock.seconds() + max(seconds / 3, clock.least_s)
     while not samples.total or (clock.seconds() < end_s and not _is_steady(samples.total, clock)):
@@ -231,7 +236,7 @@ def compare(
     """Time two iterations in pairs, in random order, by the rule of this module.
 
     Every second pair reverses the order of the one before. Sampling ends once the interval of the pairs' ratio is
-    narrow. Short iterations run in batches if both can `repeat`, as in `measure`."""
+    narrow. Short iterations run in batches, as in `measure`, if both `repeats`."""
     pairs = Pairs(Samples(first, clock, before[0]), Samples(second, clock, before[1]))
     sides = [pairs.first, pairs.second]
     coin = random.Random(seed)
@@ -270,7 +275,9 @@ def _sample(add: Callable[[], None], series: Callable[[], list[float]], clock, s
 
 
 def _is_steady(totals: list[float], clock) -> bool:
-    """Tell if a warm-up can end: on a GPU never by this, since its frequency takes time to rise."""
+    """Tell if a warm-up can end before its time.
+
+    On a GPU it never can, since the frequency takes time to rise."""
     return clock.least_s == 0 and len(totals) in LOOKS and steady_state.steady(totals) is not None
 
 

@@ -1,9 +1,11 @@
 """Compute parameters, FLOPs and bytes by formula, without tensors.
 
-A multiplication and an addition are two FLOPs. In a model attention counts every score, whatever the mask or the
-kernel, as Chowdhery et al. (2022, appendix B) do; rates of attention alone count only the scores that a query may see.
-Recomputation counts for nothing. Model FLOP utilisation (MFU, same authors, section 4.1) is the FLOPs of a forward
-and backward pass over the time of a whole step, as a share of the ceiling, which the report measures.
+A multiplication and an addition are two FLOPs. In a model, attention counts every score, whatever the mask or the
+kernel, as Chowdhery et al. (2022, appendix B) do. Rates of attention alone count only the scores that a query may see.
+Recomputation counts for nothing.
+
+Model FLOP utilisation (MFU, same authors, section 4.1) is a share of the ceiling, which the report measures. The rate
+is the FLOPs of a forward and backward pass over the time of a whole step.
 
 >>> forward_flops(Shape(d_model=2, d_ff=3, num_layers=1, num_heads=1, vocab_size=5, batch_size=1, context_length=7))
 1008
@@ -76,10 +78,9 @@ def backward_flops(shape: Shape) -> int:
 
 
 def attention_flops(batch_size: int, seq_len: int, features: int, causal: bool = False) -> int:
-    """Return the FLOPs of attention forward.
+    """Return the FLOPs of attention's forward pass.
 
     With `causal` only the scores that a query may see count.
-
     `features` is the size of all heads of a sequence, or of one if `batch_size` counts the heads: 8 sequences of 16
     heads of size 64 are `attention_flops(8, seq_len, 1024)` or `attention_flops(128, seq_len, 64)`."""
     scores = seq_len**2
@@ -97,13 +98,14 @@ def adam_bytes(elements: int, amsgrad: bool) -> int:
 def bytes_outside_products(shape: Shape, precision: str, attention: str) -> dict[str, tuple[int, int]]:
     """Return the least bytes that each part of a step moves, without the products.
 
-    They are those of the forward pass and of the backward pass.
+    A part has two numbers: the bytes of the forward pass, and those of the backward pass.
 
-    Every part is one fused kernel that reads each input and writes each output once, whatever the caches. The residual
-    stream, the norms' weights and the angles are in fp32. Inputs and outputs of products have the product's precision,
-    with casts fused into the neighbouring parts. Scale, mask and softmax count only if the variant holds the scores. A
-    backward kernel reads what its derivative needs (norms and the gate their inputs again, the softmax its weights) and
-    writes the gradients of inputs and weights."""
+    - Every part is one fused kernel that reads each input and writes each output once, whatever the caches.
+    - The residual stream, the norms' weights and the angles are in fp32.
+    - Inputs and outputs of products have the product's precision. The neighbouring parts cast them.
+    - Scale, mask and softmax count only if the variant holds the scores.
+    - A backward kernel reads what its derivative needs: norms and the gate their inputs again, the softmax its weights.
+      It writes the gradients of inputs and weights."""
     number_bytes = width(precision)
     # tensors in fp32, but for ids
     ids_bytes = 8 * shape.tokens
@@ -151,14 +153,18 @@ def attention_moved_bytes(
 ) -> dict[str, int]:
     """Return the least bytes that attention alone must move, by phase.
 
-    Each kernel reads its inputs and writes its outputs once; the mask's own bytes are left out. Q, K, V, the output and
-    their gradients count as fp32, although autocast narrows the output and its gradient; with `native` they have the
-    products' type. The forward pass moves four of them. The backward pass moves the seven besides the output, and an
-    eighth one: the output's gradient a second time where each product is a kernel, and the output where one kernel
-    works in tiles. Scores have the products' width. `naive` writes them, then scales, masks, normalises and reads them,
-    each in a kernel of its own; `compiled` has one kernel between the two products. The backward pass has the
-    derivative of each step, and reads the weights twice, for the gradients of V and of the scores. Other variants count
-    as if scores never left the processor. `batch_size` counts the heads, too."""
+    Each kernel reads its inputs and writes its outputs once; the mask's own bytes are left out. `batch_size` counts the
+    heads, too.
+
+    - Q, K, V, the output and their four gradients count as fp32, although autocast narrows the output and its gradient.
+      With `native` they have the products' type.
+    - The forward pass moves four of them. The backward pass moves eight: the seven besides the output, and one more.
+      That is the output's gradient again where each product is a kernel, and the output where a kernel works in tiles.
+    - Scores have the products' width. `naive` writes them, then scales, masks, normalises and reads them, each in a
+      kernel of its own. `compiled` has one kernel between the two products.
+    - The backward pass of both has the derivative of each step. It reads the weights twice, for the gradients of V and
+      of the scores.
+    - Other variants count as if scores never left the processor."""
     number_bytes = 4
     if native:
         number_bytes = width(precision)

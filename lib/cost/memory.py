@@ -1,8 +1,8 @@
 """Compute the bytes that a step, its phases or attention alone hold, by formula.
 
-It is the assignment's accounting. By it, steps and attention that do not fit are refused where the system cannot limit
-a process's memory (`memory_limit.refusal`). Tests compare each formula with what PyTorch saves and allocates. Tensors
-of one number a token and head or less are left out, and RoPE's angles.
+It is the assignment's accounting. Where the system cannot limit a process's memory, `memory_limit.refusal` refuses by
+it what does not fit. Tests compare each formula with what PyTorch saves and allocates. Left out are RoPE's angles, and
+tensors of at most one number a token and head.
 """
 
 import bisect
@@ -17,11 +17,12 @@ MOST_SEQUENCES = 1 << 16
 
 
 def activation_bytes(shape: Shape, precision: str, attention: str, device: str = "cpu") -> int:
-    """Return the bytes that `lib.model` keeps from a forward for its backward pass.
+    """Return the bytes that a forward pass of `lib.model` keeps for its backward.
 
-    These are the inputs that each operation's derivative needs, each tensor once (Korthikanti et al. 2022, "Reducing
-    Activation Recomputation in Large Transformer Models", section 4), for RMSNorm, RoPE, SwiGLU and the loss instead
-    of LayerNorm, GELU and dropout. They include autocast's copies of activations, but not those of the matrices."""
+    These are the inputs that each operation's derivative needs; each tensor counts once (Korthikanti et al. 2022,
+    "Reducing Activation Recomputation in Large Transformer Models", section 4). RMSNorm, RoPE, SwiGLU and the loss take
+    the place of the paper's LayerNorm, GELU and dropout. Autocast's copies of activations count, and those of the
+    matrices do not."""
     return _Step(shape, precision, attention, device).total_kept_bytes
 
 
@@ -41,7 +42,7 @@ def peak_terms(
     """Return the bytes alive where a phase's memory is highest, by phase and by term.
 
     In a whole step the optimizer has its moments from the start. With `checkpoint`, layers run in groups of that many,
-    which keep only their input. `activations` of the backward pass include the gradients made by then."""
+    and a group keeps only its input. `activations` of the backward pass include the gradients made by then."""
     step = _Step(shape, precision, attention, device, checkpoint)
     parameters = 4 * shape.parameters  # their bytes; all gradients take as many
     held = {"weights": parameters}
@@ -119,7 +120,7 @@ class _Step:
     def _attention(self, variant: str, device: str) -> tuple[int, int, int]:
         """Return what attention keeps, its forward peak, and what its backward adds.
 
-        All are in bytes.         The second number includes what of the first exists at that peak."""
+        All are in bytes. The forward peak includes those of the kept bytes that exist by then."""
         if CATALOG["attention"].variants[variant].holds_scores:
             mask = self.shape.context_length**2  # one for all heads and sequences, a byte a score
             softmax = self.number_bytes * self.shape.num_scores
@@ -129,8 +130,8 @@ class _Step:
                 copy = softmax  # the narrow one
                 softmax = 4 * self.shape.num_scores
             kept = softmax + copy + mask + self.inner_bytes  # the weights, the mask and the output
-            # the same, the scores, and a contiguous copy of the values; if the softmax is in fp32, it has the peak:
-            # narrow scores, as large as `copy`, wide ones and wide weights
+            # all that is kept, the scores, and a contiguous copy of the values. A softmax in fp32 has the peak itself:
+            # narrow scores, as large as `copy`, wide scores and wide weights.
             forward = 2 * softmax + copy + mask + 2 * self.inner_bytes
             backward = 2 * softmax  # the gradients of weights and scores
             return kept, forward, backward
@@ -138,7 +139,7 @@ class _Step:
         # queries and values copied, and the output in fp32; `tiled` copies no queries
         forward = 2 * self.inner_bytes + self.stream_bytes
         backward = 4 * self.inner_bytes  # the gradients of queries, keys, values and output
-        # what others hold within kernels or compiled code is not counted, nor the blocks of `flash_compiled`
+        # left out: what other variants hold within kernels or compiled code, and the blocks of `flash_compiled`
         if variant == "tiled":
             # forward a tile's scores in fp32; backward also their gradients
             tile = self.shape.num_heads * self.shape.tokens * min(TILE, self.shape.context_length)

@@ -17,7 +17,7 @@ from lib.validate import one_of
 DRAWN = 2**18
 CHECKED = 2**16  # elements at the end of the last parameter that are compared, since all are computed alike
 EQUAL = "equal"  # parameters of one size
-# of the update, by norms: it is near 1e-4 beside parameters near 1, and fp32 rounds their sum by some 3e-4 of it
+# of the update, by norms. It is near 1e-4, the parameters are near 1, and fp32 rounds their sum by some 3e-4 of it.
 TOLERANCE = 2e-3
 
 

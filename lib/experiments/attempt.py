@@ -24,10 +24,9 @@ _measured_cases = 0  # by this process
 def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool = False) -> dict:
     """Measure a case and return its record.
 
-    Each of `slots` kernels gets its share of the free memory. Running out of it gives a record with the status `oom`,
-    which tells the `reason`, what `ran_out`, whether the process was `fresh`, and the `limit_bytes` where there was a
-    limit. Another error gives a record with the status `failed` and the `reason`; with `raises`, it is raised
-    instead."""
+    Each of `slots` kernels gets its share of the free memory. Running out of it gives a record with the status `oom`.
+    That tells the `reason`, what `ran_out`, whether the process was `fresh`, and the limit, if any, in `limit_bytes`.
+    Another error gives a record with the status `failed` and the `reason`; with `raises`, it is raised instead."""
     allocator.use(case.allocator)
     environment.keep_quota()
     gc.collect()

@@ -66,7 +66,7 @@ class Attention(Case):
         if self.native:
             autocast = contextlib.nullcontext()
             dtype = narrow
-        # nothing stays on the device in fp32 but what the case itself has there: its peak would count it
+        # no fp32 tensor but the case's own stays on the device, since the peak would count it
         inputs = [torch.randn(shape, device=self.device).to(dtype).requires_grad_() for _ in range(3)]
         dout_narrow_BTD = torch.randn(shape, device=self.device).to(narrow)
         attend = attention.VARIANTS[self.variant]

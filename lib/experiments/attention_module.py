@@ -45,7 +45,7 @@ class AttentionModule(Case):
         return model.Config(d_model=self.d_model, num_heads=self.num_heads, context_length=self.context_length)
 
     def module(self) -> model.SelfAttention:
-        """Build the self-attention of a layer, with weights drawn as the model draws them."""
+        """Build a layer's self-attention, with weights drawn as the model draws them."""
         rope = model.RoPE(self.config.d_head, self.config.context_length, self.config.rope_theta)
         return model.SelfAttention(self.config, rope, "naive")
 

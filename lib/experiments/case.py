@@ -16,7 +16,7 @@ from lib import catalog, timing, validate
 from lib.instruments import compilation, device, environment, peak_memory
 from lib.timing import Iteration
 
-# a result with no more values may miss its tolerance tenfold: rounding averages out less
+# a result of at most so many values may have ten times the tolerance: rounding averages out less
 FEW = 1024
 
 
@@ -37,7 +37,7 @@ class Work:
     facts: dict[str, object]  # numbers from theory for the record
     graphs: bool = False  # CUDA graphs replay it, whose live memory the allocator does not count
     before: Callable[[], None] = timing.nothing  # runs before each iteration, outside the timed region
-    repeats: bool = False  # may follow itself without `before`, as every one without a `before`
+    repeats: bool = False  # an iteration may follow another without `before`; always true if there is no `before`
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
     training: object = None  # the model in training that iterates, if it is one
     compiled: bool = False  # the first iteration compiles, as `Case.compiles` says
@@ -88,9 +88,9 @@ class Recording:
 class Case:
     """Hold one point of an experiment, whose fields are the notebook's axes.
 
-    Subclasses are frozen dataclasses with a field `device`, for which `auto` is the fastest one here, and with a method
-    `setup` that builds the case and returns its Work, or a `measure` without it. They raise ValueError for a value of
-    another type, out of range, or not among the names of its field (see `validate.fields`)."""
+    Subclasses are frozen dataclasses with a field `device`, for which `auto` is the fastest one here. Their method
+    `setup` builds the case and returns its Work, unless their own `measure` needs none. They raise ValueError for a
+    value of another type, out of range, or not among the names of its field (see `validate.fields`)."""
 
     experiment: ClassVar[str]
     allocator: ClassVar[str] = "keeps"  # what the process does with freed memory (see `allocator.use`)
@@ -157,8 +157,8 @@ def errors(results: dict[str, Tensor], expected: dict[str, Tensor | Callable], t
 def relative_error(tensor: Tensor, expected: Tensor) -> float:
     """Return the root mean square of the rows' relative errors, by norms.
 
-    `expected` is on the CPU and says the dtype. Rows run along the last dimension, and small ones count like large
-    ones; but none is divided by less than a tenth of the mean norm, since some are zero."""
+    `expected` is on the CPU, and both are compared in its dtype. Rows run along the last dimension, and small ones
+    count like large ones. No error is divided by less than a tenth of the mean norm, since some rows are zero."""
     norms = expected.norm(dim=-1)
     differences = (tensor.detach().cpu().to(expected.dtype) - expected).norm(dim=-1)
     return (differences / norms.clamp(min=0.1 * norms.mean())).square().mean().sqrt().item()

@@ -17,9 +17,9 @@ from lib.catalog import CATALOG
 
 @functools.cache
 def case_class(experiment: str) -> type:
-    """Return the class in an experiment's module: AttentionModule in attention_module.
+    """Return the case class of an experiment, such as AttentionModule.
 
-    Raises ValueError for an unknown experiment."""
+    Its module has the experiment's name: `attention_module`. Raises ValueError for an unknown experiment."""
     validate.choice("experiment", experiment, CATALOG)
     name = "".join(word.capitalize() for word in experiment.split("_"))
     return getattr(importlib.import_module(f"lib.experiments.{experiment}"), name)
@@ -56,8 +56,8 @@ def as_list(value: object) -> list:
 def order(grid: Sequence, round: int) -> list:
     """Return the cases of a grid in the order in which a round measures them.
 
-    Up to the first round it is the grid's own, which shall not decide in all rounds what comes first. Later ones
-    shuffle it, by a seed of the experiment and the round."""
+    Rounds 0 and 1 have the grid's own order. Later ones shuffle it, by a seed of the experiment and the round, so that
+    what comes first differs between rounds."""
     ordered = list(grid)
     if round > 1:
         random.Random(f"{grid[0].experiment} {round}").shuffle(ordered)

@@ -21,7 +21,7 @@ PASSES = {"read": 1, "copy": 2, "add": 3, "adamw": 7}  # times that a matrix is 
 OPERATIONS = ("matmul", *LINEAR, "products", *PASSES, "call")
 MODELS = {config.d_model: config for config in model.SIZES.values()}
 CALLS = 1000
-# of a matrix; the others repeat them, since drawing all takes longer than timing an operation
+# random rows of a matrix; the others repeat them, since drawing all takes longer than timing an operation
 DRAWN_ROWS = 256
 ROWS, COLUMNS = slice(8), slice(256)  # of a result that are compared with double precision
 CHECKED = (ROWS, COLUMNS)

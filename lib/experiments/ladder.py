@@ -1,4 +1,4 @@
-"""Measure training steps from plain to fastest, with one switch more at each rung.
+"""Measure training steps from plain to fastest, one switch more at each rung.
 
 Every rung runs in interleaved pairs with the plain step, so that the gain of one switch is the quotient of two ratios
 of the same kind. The allocator is the exception: a process that keeps freed pages cannot stop doing so, and the rung
@@ -29,11 +29,11 @@ _plain_works: dict["Ladder", Work] = {}  # of the last shape alone
 
 @dataclass(frozen=True)
 class Ladder(Case):
-    """Run a step with `switches`, joined by `+` in the order of the catalogue, or `plain`.
+    """Run a step with `switches` on, or the `plain` one.
 
-    `losses` also trains 50 steps beside the plain one; among compiled cases, only the last one of a process may do that
-    (see `compilation.cold`). Raises ValueError for switches that are unknown, out of order, exclude one another, or
-    lack one which they need."""
+    Switches are joined by `+` in the order of the catalogue. `losses` also trains 50 steps with them, and 50 plain
+    ones; among compiled cases, only the last one of a process may do that (see `compilation.cold`). Raises ValueError
+    for switches that are unknown, out of order, exclude one another, or lack one which they need."""
 
     experiment: ClassVar[str] = "ladder"
     size: str = one_of(model.SIZES, "tiny")
@@ -73,7 +73,9 @@ class Ladder(Case):
 
     @property
     def whole_mode(self) -> str | None:
-        """Return the mode in which the whole model is compiled, None if by layer or not at all."""
+        """Return torch.compile's mode for the whole model.
+
+        It is None if layers are compiled, or nothing is."""
         modes = [mode for switch, mode in WHOLE_MODES.items() if switch in self.names]
         return modes[-1] if modes else None
 

@@ -19,7 +19,7 @@ from lib.validate import BadInput
 KERNEL = "KERNEL"  # the variable that marks a sweep's kernels and what they start; names a scratch folder
 SLOTS = "SLOTS"  # the variable that says how many kernels divide the machine
 SETTINGS = {"seconds": 0.4, "round": 0, "machine": "", "skip": []}  # parameters that are no axes, and their defaults
-SIMPLE = (str, int, float, bool, list, tuple, range, type(None))  # what a mistyped parameter may be
+SIMPLE = (str, int, float, bool, list, tuple, range, type(None))  # types that a mistyped parameter may have
 NEARLY = 0.8  # of a name's letters, as difflib counts them: from here on it may be mistyped
 LEAST_SECONDS = 0.001
 
@@ -35,14 +35,14 @@ def run(experiment: str, names: Mapping[str, object]) -> pd.DataFrame:
     - `round`: 0 by hand, and from 1 the number of a sweep's process.
     - `skip`: names of cases of the grid, which are left out.
 
-    By hand it names and leaves out what cannot run here, and raises what a case raises, but for memory that ran out,
-    which the record tells. An interrupt keeps what is done. Raises BadInput for a bad value, for a plain one that is
-    named nearly like a parameter, and where nothing of the grid can run."""
+    By hand it names what cannot run here, and leaves it out. It raises what a case raises, unless memory ran out, which
+    the record tells. An interrupt keeps what is done. Raises BadInput for a bad value, for a plain one that is named
+    nearly like a parameter, and if nothing of the grid can run."""
     is_in_sweep = KERNEL in os.environ
     try:
         fields = records.fields(experiment)
         if is_in_sweep:
-            # which measures, passes all other parameters, and has checked their names
+            # a sweep always measures, passes all other parameters, and has checked their names
             names = {**names, "machine": ""}
         else:
             _refuse_mistyped(names, [*fields, *SETTINGS])

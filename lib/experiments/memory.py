@@ -1,4 +1,4 @@
-"""Measure the memory of a training step, with or without activation checkpointing."""
+"""Measure a training step's memory, with or without activation checkpointing."""
 
 import functools
 from dataclasses import dataclass, field
@@ -41,9 +41,9 @@ class Memory(Step):
     def measure(self, record: Recording, seconds: float) -> None:
         """Check, follow the memory of one iteration, and find what is alive at its peak.
 
-        A case with checkpointing and a backward pass also runs in pairs with the same case without; others are not
-        timed. The memory of a compiled case cannot be followed: it has the peak of each phase, on a CPU not even
-        that."""
+        A case with checkpointing and a backward pass also runs in pairs with the same case without checkpointing.
+        Others are not timed. The memory of a compiled case cannot be followed: it has the peak of each phase on a GPU,
+        and nothing on a CPU."""
         work = record.setup()
         measuring.check(record, work)
         # operations inside a graph cannot be followed

@@ -28,7 +28,7 @@ from lib.validate import one_of
 
 PLAIN = "plain"
 VARIANTS = CATALOG["parallel"].variants
-REPLICAS = {"fsdp": Shards, "torch_fsdp": TorchShards}  # of variants that share parameters
+REPLICAS = {"fsdp": Shards, "torch_fsdp": TorchShards}  # the class of each variant that shares parameters
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ FASTEST = {  # the ladder's switches of our fastest step
     "bf16_products": "fused+sdpa+bf16_products+compiled+whole",
     "bf16": "fused+sdpa+bf16+compiled+masters+whole",
 }
-# tokens of a sequence up to which, on a CPU in bf16, naive attention in a compiled layer beats PyTorch's kernel
+# up to so many tokens, on a CPU in bf16, naive attention in a compiled layer beats PyTorch's kernel
 SHORT = 256
 NAMES = {  # parts of our parameters' names, and of the Llama's
     "token_embeddings.": "model.embed_tokens.", "layers.": "model.layers.", "ln_final.": "model.norm.",
@@ -66,7 +66,7 @@ class Peers(Case):
         if self.program == OURS:
             work = self.ladder.setup()
         else:
-            # masters are ours
+            # the optimizer `masters` is for our model alone
             step = replace(self.ladder.step, optimizer="fused")
             work = step.work(Llama(step))
             work.facts["peer_version"] = metadata.version(PEER)
@@ -104,8 +104,9 @@ class Llama(Training):
 def new_llama(config: model.Config) -> nn.Module:
     """Build a Llama of our model's shape, without a mask in memory.
 
-    Compiled, transformers writes the causal mask to memory and reads it in every layer. It makes no mask for a name
-    that has an attention function but no mask function; the function then lets PyTorch leave out the masked half."""
+    Compiled, transformers writes the causal mask to memory and reads it in every layer. It makes none for a name that
+    is registered with an attention function, but without a mask function. Without a mask, PyTorch's kernel leaves out
+    the masked half by itself."""
     from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

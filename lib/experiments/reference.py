@@ -6,7 +6,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lib import attention
 
-SCORES = 2**22  # of a block of queries
+SCORES = 2**22  # most scores of a block of queries
 CHECKED = 64  # rows of a large result that are compared
 
 

@@ -22,7 +22,7 @@ class Step(Case):
     """Run a step, or the phases that `mode` names; raises ValueError for a bad value."""
 
     experiment: ClassVar[str] = "step"
-    checkpoint: ClassVar[int] = 0  # layers in a group of which only the input is kept; 0: no checkpointing
+    checkpoint: ClassVar[int] = 0  # layers in a group that keeps only its input; 0: no checkpointing
     size: str = one_of(model.SIZES, "tiny")
     # a single token gives the queries no gradient to check
     context_length: int = field(default=128, metadata={"least": 2})

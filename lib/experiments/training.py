@@ -34,7 +34,7 @@ class Group(nn.Sequential):
 
 
 def regroup(module: nn.Module, size: int) -> None:
-    """Run the `layers` of a model in groups of `size`, whose backward recomputes them.
+    """Run a model's `layers` in groups of `size`, which backward computes again.
 
     See Chen et al. 2016, https://arxiv.org/abs/1604.06174. The parameters stay the same tensors, under longer names."""
     groups = nn.ModuleList()
@@ -47,8 +47,8 @@ def regroup(module: nn.Module, size: int) -> None:
 def reference(config: model.Config, batch_size: int, device: str, backward: bool, sequence: int) -> dict[str, Tensor]:
     """Compute in fp32 what the plain model gives, from the seed that all cases have.
 
-    They are the logits of one sequence, and if `backward` the gradient of the first layer's query weights; `checked`
-    rows of each."""
+    `logits` are those of one sequence. `gradient`, if `backward`, is that of the first layer's query weights. Both are
+    `checked` rows only."""
     module, batch = drawn(config, batch_size, device)
     first = module.get_parameter(FIRST)
     # hold few scores, and of each layer only the input
@@ -76,7 +76,7 @@ class Training:
         self.module, batch = drawn(case.config, case.batch_size, case.device, case.attention)
         self.inputs_BT = batch[:, :-1]
         self.targets_BT = batch[:, 1:]
-        # index, in the batch of all ranks, of this batch's first sequence, which is checked
+        # the place, in the batch of all ranks, of this batch's first sequence, which is checked
         self.sequence = 0
         self.first = self.module.get_parameter(FIRST)
         self.start = double(checked(self.first))
@@ -100,7 +100,9 @@ class Training:
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Return the phases that `mode` has; on ranks an iteration marks synchronization too."""
+        """Return the phases that `mode` has.
+
+        On several ranks an iteration marks `synchronization`, too."""
         return MODES[self.case.mode]
 
     def iteration(self, mark: Mark) -> None:

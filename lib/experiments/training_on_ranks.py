@@ -77,9 +77,9 @@ class Replica(Training):
     def memory_of_first(self) -> Iterator[dict]:
         """Yield a dict that gets live memory in MiB.
 
-        It is that before the block, within it and after it. `initial_mib`, before the block, and `before_step_mib`,
-        before the optimizer's step, are the `all_mib` of `held_mib`. After the block all of these follow, as
-        `after_parameters_mib` to `after_all_mib`."""
+        - `initial_mib`: the `all_mib` of `held_mib` before the block.
+        - `before_step_mib`: the same before the optimizer's step.
+        - `after_parameters_mib` to `after_all_mib`: all of `held_mib` after the block."""
         metrics = {"initial_mib": self.held_mib()["all_mib"]}
 
         def before_step(*_) -> None:

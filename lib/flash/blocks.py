@@ -42,7 +42,7 @@ class FlashAttentionTorch(torch.autograd.Function):
             del scores_XRN, weights_XRN  # before the next block has its own
         out_XTD.div_(total_XT1)
         if is_causal:
-            # what was left out, up to each query
+            # values that are not finite were left out: each query gets the sum of those that it sees
             v_XSD.view(V.shape).neg_().add_(V)
             seen_XSD = v_XSD.cumsum_(-2)
             out_XTD[..., : seen_XSD.shape[-2], :] += seen_XSD[..., : out_XTD.shape[-2], :]
@@ -68,7 +68,7 @@ class FlashAttentionTorch(torch.autograd.Function):
         logsumexp_XT1 = _as_3d(logsumexp[..., None])
         # mean of dP over the keys, weighted by P; it equals the sum of out * dout over the features
         mean_XT1 = _as_3d((dout.to(logsumexp.dtype) * out).sum(-1, keepdim=True))
-        # a sum over blocks, which a narrow type would round at each of them
+        # a sum over blocks: a narrow type would round it at each of them
         dq_XTD = torch.zeros_like(q_XTD, dtype=logsumexp.dtype)
         dk_XSD = torch.zeros_like(k_XSD)
         dv_XSD = torch.zeros_like(v_XSD)
@@ -145,7 +145,7 @@ def _product(a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> None:
-    """Add a scaled product in place: one call if the factors have the sum's type."""
+    """Add a scaled product in place, in one call if the factors have the sum's type."""
     if total.dtype == b.dtype:
         total.baddbmm_(a, b, alpha=scale)
     else:
@@ -153,7 +153,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, scale: float = 1.0) -> Non
 
 
 def _weigh(scores_XRN, largest_XR1, total_XR1):
-    """Turn scores into weights not yet divided; update maximum and total.
+    """Turn scores into weights before their division; update maximum and total.
 
     Returns the factor by which earlier sums shrink."""
     new_XR1 = torch.maximum(largest_XR1, scores_XRN.amax(-1, keepdim=True))

@@ -87,7 +87,9 @@ def _store(tensor, strides, start, length, tile, ROWS: tl.constexpr, PADDED: tl.
 
 @triton.jit
 def _seen(t_T, s_S, keys, CAUSAL: tl.constexpr):
-    """Return True where a query sees a key that exists: (T, S), without CAUSAL (1, S)."""
+    """Return True where a query sees a key that exists.
+
+    The shape is (T, S), or (1, S) without CAUSAL."""
     seen_TS = (s_S < keys)[None, :]
     if CAUSAL:
         seen_TS = seen_TS & (s_S[None, :] <= t_T[:, None])

@@ -45,10 +45,10 @@ def name_kernels() -> None:
 def cold() -> Iterator[dict]:
     """Compile inside the block from empty caches.
 
-    What this process has compiled needs a reset first. At the block's end, what it has compiled is copied to
-    $TORCHINDUCTOR_CACHE_DIR, if set; PyTorch sets that when it first compiles. Yields a dict that then gets metrics:
-    the numbers of compiled `graphs` and of `graph_breaks`, and `graph_break_reasons`, a table of `reason` (its first
-    line) and `count`."""
+    Call `reset` before, if this process has compiled anything. At the block's end, what the block has compiled is
+    copied to $TORCHINDUCTOR_CACHE_DIR, if set; PyTorch sets that when it first compiles. Yields a dict that then gets
+    metrics: the numbers of compiled `graphs` and of `graph_breaks`, and `graph_break_reasons`, a table of `reason` (its
+    first line) and `count`."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache
 

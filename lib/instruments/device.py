@@ -23,7 +23,7 @@ from lib.timing import HostClock
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
 NEEDS_CUDA = "tf32 needs a CUDA device of compute capability 8.0 or more"
 FLUSH_LEAST_BYTES = 256 * 2**20  # some GPUs' caches are larger than what they report as their second level
-FLUSH_TIMES = 4  # caches' sizes to read: with fewer, one that does not evict the oldest may keep lines of the case
+FLUSH_TIMES = 4  # the caches' size to read: a cache that does not evict its oldest line may keep some through fewer
 GPU_LEAST_S = 0.2  # of warming up and of sampling; Triton's do_bench and nvbench last as long or less
 WATCH_S = 0.1  # between readings of a GPU's clock and power
 WATCHED_MOST = 600  # readings of a case
@@ -102,7 +102,7 @@ class Cpu:
     def free_bytes(self) -> int:
         """Return the bytes that are still free, within the container's limit.
 
-        Nothing asks for those of CUDA, whose allocator raises where a case does not fit."""
+        No caller needs those of CUDA, whose allocator raises if a case does not fit."""
         return min(psutil.virtual_memory().available, container.memory_bytes()[1])
 
     def clock(self) -> HostClock:
@@ -176,7 +176,7 @@ class Cuda(Cpu):
         ended = threading.Event()
 
         def read() -> None:
-            # the last readings would be those of an idle GPU, so the thread takes none after the block
+            # no reading after the block, when the GPU is idle
             while not ended.is_set() and len(states.get("power_w", [])) < WATCHED_MOST:
                 for name, value in self._state().items():
                     states.setdefault(name, []).append(value)

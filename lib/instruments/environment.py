@@ -79,14 +79,15 @@ def machine(device: str) -> str:
 
 
 def memory_mib() -> int:
-    """Return the memory in MiB that this machine offers, within the container's limit."""
+    """Return this machine's memory in MiB, within the container's limit."""
     return min(psutil.virtual_memory().total, container.memory_bytes()[0]) // 2**20
 
 
 @functools.cache  # once a process, at its first record, since later edits do not change the loaded code
 def _commit() -> str:
     """Return the commit of this checkout, with `-dirty` for further changes."""
-    # its folder is named, so that git takes no other one, and trusts an owner whose code this process runs anyway
+    # Its folder is named, so that git takes no other one. Git then trusts a checkout that another user owns, whose code
+    # this process runs anyway.
     command = [
         "git", "-C", str(ROOT), f"--git-dir={ROOT / '.git'}", f"--work-tree={ROOT}",
         "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*",
@@ -96,7 +97,7 @@ def _commit() -> str:
         described = subprocess.run(command, env=own, capture_output=True, encoding="utf-8").stdout.strip()
     except OSError:
         described = ""
-    # a copy that has no .git, or that of an older commit, can be told
+    # $COMMIT is for a copy without .git, or with that of an older commit
     return os.environ.get("COMMIT") or described or "no checkout"
 
 

@@ -37,8 +37,8 @@ def limit(processes: int = 1, device: str = "cpu") -> Iterator[int | None]:
 def offered_bytes(processes: int = 1) -> int:
     """Return the bytes that this process may have on Linux.
 
-    It is what the process has now and its part of nine tenths of what is free; so many `processes` divide that (slots
-    or ranks)."""
+    It is what the process has now, and its share of nine tenths of what is free. `processes` (slots or ranks) have
+    equal shares."""
     # heap and private writable mappings, as the limit counts them, with the freed pages that the process keeps
     data_bytes = psutil.Process().memory_info().data
     offered = data_bytes + int(SHARE_OF_FREE * on("cpu").free_bytes() / processes)

@@ -23,14 +23,15 @@ POINTS = 600  # of a timeline in a record, or few more: a figure cannot show mor
 def trace(training, device: str, count: int, level_bytes: int = 0) -> dict:
     """Return the peaks and tables that tell the memory of a training step.
 
-    `timeline` has the bytes alive, thinned; `phases` the begin and end of each phase; `alive` what is alive at the
-    peak; `largest` the `count` largest allocations, of which equal ones, as the scores of all layers, share a row.
+    - `timeline`: the bytes alive, thinned.
+    - `phases`: the begin and end of each phase.
+    - `alive`: what is alive at the peak.
+    - `largest`: the `count` largest allocations. Equal ones, such as the scores of all layers, share a row.
 
-    `training` has a `module`, its `optimizer`, an `iteration`, and `before`, which frees what the last iteration left;
-    an iteration must have run before, so that the optimizer has its states. A CPU runs one iteration for all of it,
-    since it is slow; a GPU runs a second one, whose peaks its
-    allocator counts, less the `level_bytes` before the case. Operations in a compiled graph cannot
-    be followed."""
+    `training` has a `module`, its `optimizer`, an `iteration`, and `before`, which frees what the last iteration left.
+    An iteration must have run before, so that the optimizer has its states. A CPU is slow, and runs one iteration for
+    all of it. A GPU runs a second one, whose peaks its allocator counts, less the `level_bytes` before the case.
+    Operations in a compiled graph cannot be followed."""
     training.before()
     with _innermost_module(training.module) as module_name:
         history = peak_memory.follow(training.iteration, module_name)
@@ -52,7 +53,7 @@ def _timeline(history: History) -> pd.DataFrame:
     instants_us = [0.0] + [instant_us for instant_us, _ in history.events]
     timeline = pd.DataFrame({"instant_us": instants_us, "live_mib": history.levels()})
     timeline["live_mib"] /= MIB
-    # thinned to both ends, and each stretch's extremes
+    # keeps both ends, and the extremes of each stretch
     stretches = timeline["live_mib"].groupby(timeline.index // math.ceil(2 * len(timeline) / POINTS))
     return timeline.loc[sorted({0, len(timeline) - 1, *stretches.idxmax(), *stretches.idxmin()})]
 
@@ -83,10 +84,10 @@ def _largest(history: History, count: int) -> pd.DataFrame:
 def _alive_at_peak(training, history: History) -> pd.DataFrame:
     """Return a table of `kind`, `module` and `part_mib` at an iteration's peak.
 
-    Kinds are parameters, gradients, optimizer states, others (buffers and the batch), temporaries (of the backward pass
-    and the optimizer) and activations, which were made before the backward pass; what that pass recomputes is
-    temporary. Only activations have a module. The parts add up to the peak on a CPU; on CUDA they lack cuBLAS's
-    workspaces."""
+    Kinds are parameters, gradients, optimizer states, activations, temporaries and others. Activations were made before
+    the backward pass, and only they have a module. Temporaries are those of the backward pass, with what it recomputes,
+    and of the optimizer. Others are buffers and the batch. The parts add up to the peak on a CPU; on CUDA they lack
+    cuBLAS's workspaces."""
     parameters_bytes = sum(parameter.nbytes for parameter in training.module.parameters())
     states_bytes = 0
     for state in training.optimizer.state.values():
@@ -118,9 +119,9 @@ def _alive_at_peak(training, history: History) -> pd.DataFrame:
 def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]:
     """Yield a dict that gets `saved`, a table of what the block saves for backward.
 
-    A row has the number of `tensors` of one `module`, `shape` and `dtype`, and `saved_mib`, that of their whole
-    storages. A storage counts once, for the module that saves it first. Parameters do not count; RoPE's angles and the
-    ids of the batch do, although they are there anyway."""
+    A row has the number of `tensors` of one `module`, `shape` and `dtype`, and the MiB of their whole storages,
+    `saved_mib`. A storage counts once, for the module that saves it first. Parameters do not count. RoPE's angles and
+    the ids of the batch do, although they are there anyway."""
     metrics: dict[str, dict[str, list]] = {}
     rows: list[tuple[str, str, str, float]] = []
     seen = {identity(parameter.untyped_storage()) for parameter in model.parameters()}
@@ -132,7 +133,7 @@ def saved_for_backward(model: nn.Module) -> Iterator[dict[str, dict[str, list]]]
                 seen.add(identity(storage))
                 shape = " × ".join(str(length) for length in tensor.shape)
                 rows.append((module_name(), shape, dtype_name(tensor.dtype), storage.nbytes() / MIB))
-            # an operator that saves its own output would hold itself, and a graph without a backward pass never ends
+            # an operator that saves its own output would hold itself, and no backward pass may come to free it
             return tensor.detach()
 
         with saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -1,4 +1,4 @@
-"""Follow an iteration's memory, measure its peaks, recognise that it ran out."""
+"""Follow an iteration's memory, measure its peaks, and tell if memory ran out."""
 
 import itertools
 import math
@@ -68,11 +68,15 @@ def in_mib(sizes: dict[str, int]) -> dict[str, list[float]]:
 class History(TorchDispatchMode):
     """Record an iteration's allocations and frees of tensor storages, to the byte.
 
-    It sees every operation outside compiled graphs, and with it every storage; one that the iteration touches but did
-    not create is in `bytes_before`. `events` are instants, in microseconds since the start, with the change in bytes.
-    `marks` are the start and the ends of phases, each with its instant and the number of events before it.
-    Of an allocation, `phase` is the index of the mark that ends its phase, and `born` and `freed` are those of its
-    events; `freed` is infinity if it outlives the iteration. In a backward pass `module` is the node of its graph."""
+    It sees every operation outside compiled graphs, and with it every storage.
+
+    - `bytes_before`: those of storages that the iteration touches but did not create.
+    - `events`: instants, in microseconds since the start, each with the change in bytes.
+    - `marks`: the start and the ends of phases, each with its instant and the number of events before it.
+    - `allocations`: `phase` is the index of the mark that ends an allocation's phase. `born` and `freed` are the
+      indices of its events; `freed` is infinity if it outlives the iteration. In a backward pass `module` is the node
+      of the graph.
+    """
 
     # PyTorch's own tracker (torch.distributed._tools.mem_tracker) has the kinds at the peak, but no times and no makers
 

@@ -68,8 +68,8 @@ def accumulation(narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]
 def steps(norm: str, x: Tensor, cast: Callable = lambda name, tensor: tensor) -> dict[str, Tensor]:
     """Return every step of a norm, from `input` to `quotient`, rounded by `cast`.
 
-    Layer norm is (x - mean) / sqrt(variance + eps) (Ba et al. 2016), RMSNorm x / sqrt(mean of squares + eps) (Zhang and
-    Sennrich 2019)."""
+    - Layer norm: (x - mean) / sqrt(variance + eps) (Ba et al. 2016).
+    - RMSNorm: x / sqrt(mean of squares + eps) (Zhang and Sennrich 2019)."""
     results = {}
 
     def keep(name: str, tensor: Tensor) -> Tensor:
@@ -94,9 +94,10 @@ def steps(norm: str, x: Tensor, cast: Callable = lambda name, tensor: tensor) ->
 def sensitivity(norm: str, narrow: torch.dtype, device: str) -> dict[str, dict[str, list]]:
     """Return three tables of a norm's errors, relative to double precision.
 
-    `norm_errors`: the error, if finite, of the norm computed in the narrow dtype throughout, on normal inputs with the
-    standard deviation `scale`. `norm_limits`: the first `step` with a `failure`, if any. `step_errors`: the error at
-    scale one if only the result of one `step` is rounded to the narrow dtype."""
+    - `norm_errors`: the error, if finite, of the norm computed in the narrow dtype throughout. Inputs are normal, with
+      the standard deviation `scale`.
+    - `norm_limits`: the first `step` with a `failure`, if any.
+    - `step_errors`: the error at scale one if only the result of one `step` is rounded to the narrow dtype."""
     norm_errors = pd.DataFrame(columns=["scale", "relative_error"])
     norm_limits = pd.DataFrame(columns=["scale", "step", "failure"])
     step_errors = pd.DataFrame(columns=["step", "relative_error"])

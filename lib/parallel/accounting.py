@@ -1,9 +1,12 @@
 """Compute what several devices need: memory, and batches that products bind.
 
 Products bind where they take at least as long as the transfers beside them. The batches are those of Austin et al.
-(2025), "How to Scale Your Model", part 5. In the formulas C is FLOPs a second, W bytes a second of a link, B tokens, D
-d_model, F d_ff, n ranks, X and Y the ranks of FSDP and of tensor parallelism, and M the number of mesh axes, each with
-its own links, that a kind of parallelism uses.
+(2025), "How to Scale Your Model", part 5. In the formulas:
+
+- C is FLOPs a second, and W a link's bytes a second;
+- B is tokens, D d_model, and F d_ff;
+- n is ranks, X those of FSDP, and Y those of tensor parallelism;
+- M is the number of mesh axes that a kind of parallelism uses, each with its own links.
 
 >>> data_parallel_tokens(flops=1e15, bandwidth=4e11)
 2500.0
@@ -17,8 +20,9 @@ from lib.cost.flops import Shape
 def state_bytes(scheme: str, shape: Shape, world: int) -> dict[str, float]:
     """Return the bytes of a rank's parameters, gradients and moments after a step.
 
-    All are in fp32. By `scheme`, a rank of `replicas` holds all of them, of `sharded` its part of the moments (ZeRO
-    stage 1), and of `fsdp` its part of everything but norms (stage 3; Rajbhandari et al. 2020, section 5)."""
+    All are in fp32. With the scheme `replicas` a rank holds all of them. With `sharded` it holds its part of the
+    moments, and all of the others (ZeRO stage 1). With `fsdp` it holds the norms, and its part of everything else
+    (stage 3). See Rajbhandari et al. 2020, section 5."""
     number_bytes = {"parameters": 4, "gradients": 4, "states": 8}
     held = {name: float(size * shape.parameters) for name, size in number_bytes.items()}
     if scheme == "sharded":
@@ -51,11 +55,10 @@ def mixed_tokens(
 ) -> float:
     """Return the tokens per device above which products bind a mixed mesh.
 
-    It combines FSDP with tensor parallelism.
-
-    Beside tensor parallelism over Y, FSDP over X gathers a Y-th of the weights, so it needs C / (Y M_X W). `axes` are
-    M_X and M_Y; Y is below `tensor_ranks`, so activations travel in less time than products take. With `overlap` they
-    travel at the same time as weights, and only the weights' time counts; without, the two times add up."""
+    The mesh combines FSDP over X with tensor parallelism over Y; `axes` are M_X and M_Y. FSDP gathers a Y-th of the
+    weights, so it needs C / (Y M_X W) tokens. Y is below `tensor_ranks`, so activations travel in less time than
+    products take. With `overlap` they travel at the same time as weights, and only the weights' time counts. Without
+    it, the two times add up."""
     for_weights = data_parallel_tokens(flops, bandwidth, axes[0]) / tensor_world
     if overlap:
         return for_weights
@@ -98,10 +101,8 @@ class XXL:
     def least_world(cls, tokens: float, device_bytes: float) -> float:
         """Return the fewest devices that hold the states and `tokens` each.
 
-        It is infinite if no number does.
-
-        A device holds 1 / n of the states, and of the activations of `tokens` one half whole and 1 / n of the other
-        half, as the assignment counts them."""
+        It is infinite if no number does. A device holds states / n + half + half / n, where half is one half of the
+        activations of `tokens`, as the assignment counts them."""
         half_bytes = cls.token_bytes * tokens / 2
         if half_bytes >= device_bytes:
             return math.inf

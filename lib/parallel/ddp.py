@@ -34,7 +34,7 @@ class DistributedDataParallel(nn.Module):
     All ranks start with the weights and buffers of rank 0. Call `finish_gradient_synchronization` between the backward
     pass and the optimizer's step.
 
-    - A parameter without a gradient has one of zeros then.
+    - After that call, a parameter that had no gradient has one of zeros.
     - Layers may be frozen and released between passes, on all ranks alike; frozen ones get no gradient.
     - Gradients that travel together are views of one buffer.
     - Gradients of several passes add up, each a forward and a backward pass. Those in `no_sync` send nothing, and the

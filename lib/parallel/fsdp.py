@@ -50,12 +50,12 @@ class FullySharded(nn.Module):
     On two ranks an fp32 step has the bits of one process that averages the gradients of both halves of the batch. It
     agrees to rounding with one backward pass over the whole batch, with several backward passes, and on more ranks.
 
-    The module must be on its device, its graph equal on all ranks, and a layer's weights read inside its own forward
-    only. With tied weights, no other forward pass may run between a forward pass and its backward.
+    The module must be on its device, and its graph must be equal on all ranks. A layer's weights may be read inside its
+    own forward pass only. With tied weights, no other forward pass may run between a forward pass and its backward.
 
-    Raises ValueError for a module that is wrapped already, TypeError for a layer that returns a dataclass, and
-    RuntimeError for a reentrant checkpoint of a layer, which would keep it gathered, and for a parameter that its layer
-    changes in place."""
+    Raises ValueError for a module that is wrapped already, and TypeError for a layer that returns a dataclass. Raises
+    RuntimeError for a parameter that its layer changes in place, and for a reentrant checkpoint of a layer, which would
+    keep it gathered."""
 
     def __init__(self, module: nn.Module, compute_dtype: torch.dtype | None = None):
         super().__init__()
@@ -127,7 +127,9 @@ class FullySharded(nn.Module):
         return state
 
     def load_full_parameters(self, state: dict[str, Tensor]) -> None:
-        """Load the plain module's state dict. Raises ValueError for names or shapes that differ."""
+        """Load the plain module's state dict.
+
+        Raises ValueError for names or shapes that differ."""
         shards = {shard.param: shard for shard in self._shards}
         own = self.module.state_dict(keep_vars=True)
         if different := own.keys() ^ state.keys():

@@ -37,7 +37,7 @@ class Shard:
         self.whole = self.padded[self.rows]
         self.gathering: list[dist.Work] = []
         self.reducing: tuple[dist.Work, Tensor] | None = None
-        # of this rank's rows: the gradient of earlier backward passes, and then with that of this one
+        # of this rank's rows: the gradient of earlier backward passes; `take_average` adds that of this one
         self.gradient: Tensor | None = None
         self.is_whole = False  # what the parameter shows
         self.version = 0  # counts changes in place
@@ -55,7 +55,8 @@ class Shard:
     def show_whole(self) -> None:
         """Let the parameter be the whole one.
 
-        Not gathered, it has a shape but no memory, which is enough in a backward pass that does not read it."""
+        If it was not gathered, it has a shape but no memory, which is enough for a backward pass that does not read
+        it."""
         self._finish_gathering()
         self._read_own()
         self.param.data = self.whole
@@ -156,8 +157,8 @@ class Shard:
 class Rows(Tensor):
     """Hold this rank's rows of a gradient, with the norm of all ranks' rows.
 
-    So `clip_grad_norm_` and GradScaler come to the same result on all ranks, which must all call them. What is computed
-    of it is a plain tensor."""
+    With it `clip_grad_norm_` and GradScaler come to the same result on all ranks, which must all call them. What is
+    computed from it is a plain tensor."""
 
     @classmethod
     def __torch_function__(cls, function, types, inputs=(), named=None):

@@ -15,15 +15,15 @@ from lib.parallel import collectives
 class ShardedOptimizer(torch.optim.Optimizer):
     """Run an optimizer on this rank's share of the parameters, then send them.
 
-    Gradients must be averaged before. Each parameter belongs to one rank: the largest first, to the rank with the
-    fewest elements. Every number is computed as one process would, to the same bits. `state` and `state_dict`
-    hold this rank's share, which the same rank of as many can load again."""
+    Gradients must be averaged before. Each parameter belongs to one rank. They are dealt out from the largest to the
+    smallest, each to the rank with the fewest elements. Every number has the bits that one process would compute.
+    `state` and `state_dict` hold this rank's share, which the same rank of as many can load again."""
 
     def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], **kwargs):
         # `super().__init__` calls add_param_group, which needs these two
         self.owners: dict[nn.Parameter, int] = {}  # the rank that updates each parameter
         self._elements = [0] * dist.get_world_size()  # of each rank's parameters
-        # it sees all parameters once, since some look at their shapes, and has the defaults of what `kwargs` leave out
+        # it is made with all parameters, since some optimizers look at shapes; it has defaults for what `kwargs` lack
         self.inner = optimizer_cls(params, **kwargs)
         super().__init__([dict(group) for group in self.inner.param_groups], self.inner.defaults)
         self.inner.param_groups = self._own_groups()

@@ -12,10 +12,10 @@ SMALL = 1e-4  # numbers below it whose uncertainty is unknown or 0 are written w
 
 
 def number(value: float, uncertainty: float = math.nan) -> str:
-    """Format a number to the first digit of its uncertainty, with at least two digits.
+    """Format a number to its uncertainty's first digit, with at least two digits.
 
-    A number with an uncertainty of zero gets four digits, and one whose uncertainty is unknown three; below
-    1e-4 both get at most two, and an exponent unless they round to 1e-4. NaN is a dash."""
+    With an uncertainty of zero it gets four digits, and with an unknown one three. Below 1e-4 it then gets at most two,
+    and an exponent unless it rounds to 1e-4. NaN is a dash."""
     if 0 < abs(value) < SMALL and not uncertainty > 0:
         sign = "−" if value < 0 else ""
         return f"{sign}{abs(value):.2g}"

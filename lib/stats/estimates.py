@@ -1,7 +1,8 @@
 """Estimate a quantity of each case from the medians of its processes.
 
 There is one estimator for any number of rounds: the geometric mean. Its interval takes the variance between processes
-as moderated by all cases of the experiment (see `moderation`), so that a case of two processes, even of one, has one.
+as moderated by all cases of the experiment (see `moderation`). So even a case of two processes, or of one, has an
+interval.
 """
 
 import math
@@ -13,10 +14,10 @@ import pandas as pd
 from lib.stats import moderation
 from lib.stats.intervals import t_reach
 
-FEWEST_ALONE = 3  # processes of a case whose interval stands without the other cases
+FEWEST_ALONE = 3  # processes that give a case an interval without the help of other cases
 EFFICIENCY = 3 / math.pi  # of the Hodges-Lehmann estimate relative to the mean, under normal noise
 LEAST_ERROR = 1e-12  # of a logarithm, where all processes agree
-VAGUE = 100.0  # between the ends of an interval: what is known so badly is told without them
+VAGUE = 100.0  # times the lower end of an interval: beyond it the upper end, and so both ends, tell nothing
 LEAST_FREEDOM = 1.0  # of Student's t: an interval with less tells nothing, as it spans many powers of ten
 
 
@@ -31,7 +32,7 @@ def of_pairs(variant_ms: Sequence[float], baseline_ms: Sequence[float]) -> tuple
     estimate = float(np.median(means[np.triu_indices(len(logs))]))
     if len(logs) == 1:
         return estimate, 0.0
-    # the outer tenth on each side is clipped; of many normal values, 0.824 of the deviation is left
+    # the outer tenth on each side is clipped, which leaves normal values 0.824 of their deviation
     winsorized = np.clip(logs, *np.quantile(logs, (0.1, 0.9)))
     return estimate, float(np.std(winsorized, ddof=1)) / 0.824 / math.sqrt(EFFICIENCY * len(logs))
 

@@ -32,9 +32,10 @@ def order_statistics(samples: Sequence[float]) -> tuple[float, float]:
 
 @functools.cache
 def _rank(n: int) -> tuple[int, float]:
-    """Return the rank of the ends, from 1, and the part of the way to the next.
+    """Return the rank of both ends, from 1, and how far they move to the next one.
 
-    The next one is inward. The rank is 0 if there is none. The part is Hettmansperger's and Sheather's."""
+    They move inward by that part of the way, which is Hettmansperger's and Sheather's. The rank is 0 if even the
+    extremes cover too little."""
     below = special.bdtr(np.arange(n + 1), n, 0.5)  # probability that at most so many of n lie below the median
     rank = int(np.searchsorted(below, (1 - CONFIDENCE) / 2))
     if rank < 1:

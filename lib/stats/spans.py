@@ -9,11 +9,11 @@ import math
 from lib.stats import digits
 
 UNKNOWN = 0.02  # the relative uncertainty of a value without an interval
-LEAST_DIFFERENCE = 0.03  # of a ratio from one that must be seen
+LEAST_DIFFERENCE = 0.03  # a ratio that is farther from one must not read 1.0
 
 
 def between(value: float, low: float, high: float) -> tuple[str, str, str]:
-    """Format a value and its interval's ends to the first digit of half its width.
+    """Format a value and its ends to the first digit of half the interval's width.
 
     The ends are empty texts where they are unknown or equal. A value whose ends are unknown gets the digits of one that
     is known to 2%."""
@@ -27,8 +27,8 @@ def between(value: float, low: float, high: float) -> tuple[str, str, str]:
 def ratio_between(value: float, low: float, high: float) -> tuple[str, str, str]:
     """Format a ratio as `between` does, with the digits that tell it from one.
 
-    No end reads 1.0 that is not, nor does a ratio more than 3% from one. At most one digit more is shown than the
-    interval warrants."""
+    An end that is not one does not read 1.0, nor does a ratio more than 3% from one. That takes at most one digit more
+    than the interval warrants."""
     if not low < high:
         # without ends two decimals, and at least two digits
         return digits.number(value, 0.01), "", ""

@@ -8,9 +8,9 @@ import scipy  # loads scipy.stats when it is first used, which takes a second
 
 FEWEST = 10  # iterations of a steady series; fewer cannot be tested for a drift
 DRIFT_LEVEL = 0.03  # the p at which a drift counts
-LEAST_DRIFT = 0.03  # its least size, relative to the median
+LEAST_DRIFT = 0.03  # the least size of a drift, relative to the median
 SLOWEST_QUIET = 1.1  # the median of a quiet machine's noise probe over that of its good moments
-WIDEST_QUIET = 0.1  # its interquartile range over its median
+WIDEST_QUIET = 0.1  # the interquartile range of a quiet machine's noise probe over its median
 
 
 def steady(samples: Sequence[float]) -> int | None:
@@ -47,6 +47,8 @@ def drifts(values: np.ndarray) -> bool:
 
 
 def quiet(probe: Sequence[float], best: float) -> bool:
-    """Tell if a noise probe was neither slow, beside `best`, nor unsteady."""
+    """Tell if a noise probe was neither slow nor unsteady.
+
+    `best` is the median of the machine's good moments, in the unit of `probe`."""
     low, middle, high = statistics.quantiles(probe, n=4)
     return middle <= SLOWEST_QUIET * best and high - low <= WIDEST_QUIET * middle

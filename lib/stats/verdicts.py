@@ -1,7 +1,7 @@
 """Judge all ratios of one experiment on one machine together.
 
-So a verdict is what its interval shows. A ratio is the baseline's time over the variant's: above one, the variant is
-faster.
+A verdict then says what the interval shows. A ratio is the baseline's time over the variant's: above one, the variant
+is faster.
 """
 
 import math
@@ -31,8 +31,8 @@ def judge(estimates: pd.DataFrame, counts: pd.Series) -> pd.DataFrame:
 
     Benjamini and Hochberg (1995) over all m find R at q = 2.5%. The interval is at the level 1 - q max(R, 1) / m
     (Benjamini and Yekutieli 2005), and `faster` and `slower` are the intervals without one.
-    These are the findings: BH finds p if p <= q R / m, and then the t interval at 1 - q R / m lies beside one. With
-    R = 0 every p > q / m, and no interval at 1 - q / m lies beside one.
+    These intervals are exactly the findings. A p is found if p <= q R / m, and then the t interval at 1 - q R / m lies
+    beside one. With R = 0 every p > q / m, and no interval at 1 - q / m lies beside one.
     `same` goes first: two one-sided tests, each at 2.5%, show the ratio within 3% of one. Such a ratio has the 95%
     interval of these tests, which lies within 3%.
     A gain is proven if it is `faster`. It is probable if the ratio is above 1.03, and three quarters of its interval
