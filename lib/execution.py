@@ -104,10 +104,10 @@ def execute(
 ) -> None:  # fmt: skip
     """Execute a notebook with these parameters into `output`.
 
-    It ends with the first cell tagged `until`, with the last cell if there is none, and calls `on_last` when that cell
-    begins. A kernel that does not run yet is started, with these environment `variables`, and its process writes to
-    `log`. It runs on afterwards. Raises NotebookFailed after an error, or if the last cell is never reached, and, with
-    nothing written, nbclient's DeadKernelError when the kernel dies."""
+    It ends with the first cell tagged `until`, or else with the last cell, and calls `on_last` when that cell begins. A
+    kernel that does not run yet is started with these environment `variables`, and writes to `log`. It runs on
+    afterwards. Raises NotebookFailed after an error, or if the last cell is never reached. Raises nbclient's
+    DeadKernelError when the kernel dies, and writes nothing then."""
     notebook = read(source)
     for position, cell in enumerate(notebook.cells):
         if until in cell.metadata.get("tags", []):

@@ -89,7 +89,7 @@ def now() -> str:
 def is_final(record: Mapping) -> bool:
     """Tell if a record settles its case.
 
-    That of a used process that found no memory does not, since a new one may find it."""
+    One that ran out of memory in a used process does not, since a new process may have enough."""
     return record["status"] != "oom" or record["metrics"].get("fresh", True)
 
 
@@ -165,8 +165,8 @@ def parse(text: str | bytes) -> dict:
 def machines(by_hand: bool = False) -> list[str]:
     """List machines with records.
 
-    Those measured here come first, the latest at the head, then those that only git keeps. Records `by_hand` are never
-    in git."""
+    Those that measured here come first, the latest at the head. Those that only git keeps follow; records `by_hand` are
+    never in git."""
     latest = {}
     for folder in paths.results().glob("[!.]*"):
         moments = [file.stat().st_mtime for file in folder.glob(f"*/{BY_HAND if by_hand else NOT_BY_HAND}")]
@@ -191,7 +191,7 @@ def is_in_git(machine: str) -> bool:
 def of_machine(experiment: str, machine: str, by_hand: bool = False) -> Iterator[dict]:
     """Yield an experiment's records, of sweeps or `by_hand`.
 
-    They are those measured here, or else those kept in git. Warns of each file that is damaged, and skips it."""
+    They are those measured here, or, if nothing was, those kept in git. Warns of each damaged file, and skips it."""
     if is_in_git(machine):
         yield from _kept_in_git(experiment, machine)
         return
@@ -242,7 +242,7 @@ def load(experiment: str, machine: str | Sequence[str] = "", by_hand: bool = Fal
 
 
 def load_any(experiment: str, machine: str) -> pd.DataFrame:
-    """Load records of a machine, of which there may be none: the table is empty then.
+    """Load records of a machine, or an empty table if it has none.
 
     Someone who measures by hand on a new machine has none of other experiments."""
     if machine in machines():

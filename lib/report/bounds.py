@@ -23,8 +23,8 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
     """Return the shortest time in ms of each case of one machine.
 
     A phase takes at least its FLOPs at the best rate of products in its precision, and at least its bytes at the best
-    rate of memory. It is NaN for other experiments than steps, attention and AdamW, and where the ceilings were not
-    measured."""
+    rate of memory. The bound is NaN for other experiments than steps, attention and AdamW, and if the ceilings were
+    not measured."""
     total_ms = pd.Series(np.nan, table.index)
     parts = list_phases(experiment, table)
     ceilings = load_ceilings(machine)
@@ -41,15 +41,15 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
 
 
 def load_ceilings(machine: str) -> pd.DataFrame:
-    """Load what bounds are made from: a machine's ceilings, and lists of AdamW."""
+    """Load a machine's ceilings, and its steps of AdamW on lists of parameters."""
     return join_lists(records.load_any("ceilings", machine), machine)
 
 
 def join_lists(ceilings: pd.DataFrame, machine: str) -> pd.DataFrame:
     """Add a machine's steps of fused AdamW to records of its ceilings.
 
-    They are the operation `adamw` on one column, and may reach a better rate of memory: a list can be longer than any
-    matrix of the ceilings."""
+    They become the operation `adamw` on one column. They may reach a better rate of memory: a list of parameters can be
+    larger than any matrix of the ceilings."""
     lists = records.load_any("adam", machine).query("status == 'ok' and variant == 'fused'")
     lists = lists.reindex(columns=["device", "status", "elements", "moved_bytes", "total_ms"]).dropna()
     if lists.empty:
@@ -75,8 +75,8 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     moving = ceilings[ceilings["operation"].isin(MOVING)]
     elements = moving["rows"] * moving["columns"]
     # what is smaller than the largest matrix may reach the rate of a cache
-    matrices = elements.where(moving["columns"] > 1)
-    moving = moving[elements >= matrices.groupby(moving["device"]).transform("max")]
+    matrix_elements = elements.where(moving["columns"] > 1)
+    moving = moving[elements >= matrix_elements.groupby(moving["device"]).transform("max")]
     bytes_s = _rates(moving, "total_ms", moving["moved_bytes"])
     best_products = flops_s.groupby([products["device"], products["precision"]]).max()
     return best_products, bytes_s.groupby(moving["device"]).max()
@@ -85,12 +85,13 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 def call_us(machine: str) -> pd.Series:
     """Return the µs of a call that computes next to nothing, by device.
 
-    On CUDA it is a launch. It is the geometric mean of the rounds' medians, and empty where it was not measured."""
+    On CUDA it is a launch. The value is the geometric mean of the rounds' medians, and a device without any is left
+    out."""
     ceilings = load_ceilings(machine)
     calls = ceilings[(ceilings["operation"] == "call") & (ceilings["status"] == "ok")]
-    # a sample is the time of a thousand calls in ms, which is that of one in µs
-    medians = calls.reindex(columns=["total_ms"])["total_ms"].map(np.median, na_action="ignore").astype(float)
-    return np.exp(np.log(medians).groupby(calls["device"]).mean())
+    # a sample is the time of a thousand calls in ms, which is that of one call in µs
+    medians_us = calls.reindex(columns=["total_ms"])["total_ms"].map(np.median, na_action="ignore").astype(float)
+    return np.exp(np.log(medians_us).groupby(calls["device"]).mean())
 
 
 def _rates(rows: pd.DataFrame, metric: str, amounts: pd.Series) -> pd.Series:
@@ -107,7 +108,7 @@ def list_phases(experiment: str, table: pd.DataFrame) -> Sequence[tuple[pd.Serie
         flops = table["forward_flops"]
         if "causal_flops" in table:
             flops = table["causal_flops"].fillna(flops)
-        # backward has twice the products of forward, and half of those of forward again where no scores were kept
+        # backward has twice the products of forward; where no scores were kept, it computes half of forward's again
         holders = [name for name, variant in CATALOG["attention"].variants.items() if variant.holds_scores]
         passes = table["variant"].isin(holders).map({True: 3.0, False: 3.5})
         return [(passes * flops, table["moved_bytes"])]

@@ -49,7 +49,7 @@ def cells_of_page(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 class _Headings(MathBlockParser):
-    """Note where headings begin; a line of code, of a formula or of a list is none."""
+    """Note where headings begin; no line of code, of a formula or of a list is one."""
 
     def parse_atx_heading(self, match: re.Match, state) -> int:
         end = super().parse_atx_heading(match, state)
@@ -75,10 +75,10 @@ def _sections(cell: NotebookNode) -> list[NotebookNode]:
 
 
 def _outputs(output: NotebookNode) -> list[NotebookNode]:
-    """Return an output as the page shows it; of warnings a line each, no progress."""
+    """Return an output as the page shows it: a line for each warning, no progress."""
     if output.output_type == "stream" and output.name == "stderr":
         return [line(text) for text in re.findall("Warning: (.*)", output.text)]
-    # the head of the chapter tells of another error
+    # the head of the chapter tells of an error
     if output.output_type == "error":
         return []
     for holder, name in ((output, "text"), (output.get("data", {}), "text/plain")):

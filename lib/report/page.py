@@ -38,15 +38,15 @@ CHAPTERS = (
 QUOTING = ("summary", "questions")  # executed last, with the answers of all others
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
 HTML_ONLY = {"raw_mimetype": "text/html"}
-LONG_FORMULA = 30  # letters of LaTeX; what is longer may scroll on a phone
+LONG_FORMULA = 30  # letters of LaTeX; a longer formula may scroll on a phone, for which it needs a focus
 
 
 def render(machines: Sequence[str]) -> dict[str, str]:
     """Execute every chapter about the first of the machines, and write the page.
 
-    Most chapters end in a table of the cases that others have measured, too. Returns the chapters that failed, each
-    with its reason, which the page tells, too."""
-    # before they are read: what changes meanwhile makes the page out of date
+    Most chapters end in a table of the cases that other machines have measured, too. Returns the chapters that failed,
+    each with its reason, which the page tells, too."""
+    # the digest comes first: what changes while the page is made puts it out of date
     digest = sources.digest(machines)
     chapters, failed = execute(machines)
     head = facts(machines[0])
@@ -68,7 +68,7 @@ def render(machines: Sequence[str]) -> dict[str, str]:
 def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str, str]]:
     """Execute the chapters; return them, and the reasons of those that failed.
 
-    `QUOTING` ones are executed last and get the answers of all others, which are kept in a file too, for JupyterLab."""
+    Those of `QUOTING` are executed last and get the answers of all others. A file keeps these, for JupyterLab."""
     # an experiment that has no place among the chapters comes last on the page
     names = list(dict.fromkeys([*CHAPTERS, *CATALOG]))
     names = [name for name in names if (notebooks.NOTEBOOKS / f"{name}.ipynb").exists()]
@@ -89,7 +89,7 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
             until = "" if has_records else "measure"
             executed[name] = new_notebook(cells=[new_markdown_cell(f"# {name}")])
             try:
-                # if the kernel dies, the chapter has its text
+                # if the kernel dies, the chapter has the notebook's text without outputs
                 executed[name] = execution.read(source)
                 execution.execute(kernel, source, output, parameters, until=until)
             except Exception as error:
@@ -146,8 +146,8 @@ def join(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> Not
         cell.id = f"cell-{position}"
         for output in cell.get("outputs", []):
             if answers.SVG.search(output.get("data", {}).get("text/html", "")):
-                # figures may share ids, too; each would refer to the first on the page, which in a closed fold is not
-                # drawn
+                # figures may share ids, too: each would refer to the first one on the page, which is not drawn while
+                # its fold is closed
                 own_ids = rf"\g<1>figure-{next(figures)}-"
                 output.data["text/html"] = re.sub(r'( id="|url\(#|href="#)', own_ids, output.data["text/html"])
     return new_notebook(cells=cells)
@@ -165,7 +165,7 @@ def _to_html(context: jinja2.runtime.Context, source: str) -> str:
 
 
 class _Inline(markdown.MathInlineParser):
-    """Take for a formula what pandoc does, and else for money.
+    """Take what pandoc takes for a formula, and leave other dollars as money.
 
     A formula has no space within its dollars, and no digit after them."""
 
@@ -191,7 +191,7 @@ class _Renderer(markdown.IPythonRenderer):
         return f'<h{level + 1} id="{name}">{text}</h{level + 1}>\n'
 
     def block_math(self, body: str) -> str:
-        # parts wrap on a phone, and a part that is too wide scrolls, hence the focus
+        # on a phone parts wrap, and one that is too wide scrolls, for which the keyboard needs a focus
         parts = [_to_mathml(part, "block") for part in body.split(r"\qquad")]
         return f'<div class="formula" tabindex="0" role="group" aria-label="formula">{"".join(parts)}</div>\n'
 
@@ -229,13 +229,13 @@ def facts(machine: str) -> dict[str, object]:
     if 2 * noise.find_noisy(measured).sum() > measured["noise_probe_ms"].count():
         warnings.append("Most noise probes were slow or unsteady: measure again when the machine is quiet.")
     # all records are of one machine, and one of them stands for all
-    around = measured["environment"].iloc[-1]
-    parts = list(around.get("instruction_sets", []))
-    if "l3_mib" in around:
-        parts.append(f"L3 {around['l3_mib']:.0f} MiB")
-    parts.append(f"{around['memory_mib'] / 1024:.1f} GiB")
-    if "gpu_memory_mib" in around:
-        parts.append(f"{around['gpu_memory_mib'] / 1024:.1f} GiB on the GPU")
+    environment = measured["environment"].iloc[-1]
+    parts = list(environment.get("instruction_sets", []))
+    if "l3_mib" in environment:
+        parts.append(f"L3 {environment['l3_mib']:.0f} MiB")
+    parts.append(f"{environment['memory_mib'] / 1024:.1f} GiB")
+    if "gpu_memory_mib" in environment:
+        parts.append(f"{environment['gpu_memory_mib'] / 1024:.1f} GiB on the GPU")
     return {
         "hardware": ", ".join(measured["hardware"].unique()),
         "parts": " · ".join(parts),

@@ -12,8 +12,8 @@ def judge(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.DataF
     """Judge the ratio of the baseline's time to each case's, whole and by phase.
 
     `used` are the records of one machine that are ok, each with the number of its `case`; `cases` has the fields of
-    each case by that number. By hand a ratio has the error of its own pairs. Columns: `baseline`, and for the whole and
-    with each phase in front those of `verdicts.judge`. The texts of a case without pairs are empty."""
+    each case by that number. By hand a ratio has the error of its own pairs. Columns: `baseline`, and those of
+    `verdicts.judge`, for the whole and with each phase in front. The texts of a case without pairs are empty."""
     columns = {"baseline": pd.Series(dtype=str)}
     is_stale = used.groupby("case")["stale"].all()
     for phase in ["", *_phases(used)]:
@@ -47,7 +47,7 @@ def _estimate(used: pd.DataFrame, phase: str, is_by_hand: bool) -> pd.DataFrame:
     if not is_by_hand:
         return estimates.of_processes(ratios["log"], ratios["case"], ratios["noise"])
     within = ratios.drop_duplicates("case").set_index("case")
-    # a single pair says nothing of its noise
+    # a single pair says nothing about noise
     return within.assign(error=within["noise"].where(within["freedom"] > 0))
 
 

@@ -80,7 +80,7 @@ def svg(figure: Figure, alt: str) -> str:
     text = re.sub(r' id="[a-zA-Z.0-9]+_\d+"', "", text)
     for colour, ink in PAGE_INKS.items():
         text = text.replace(colour, ink)
-    # text needs more contrast than lines and areas do: the page has a shade for it of each hue that is left
+    # text needs more contrast than lines and areas do: the page has another shade of each hue for it
     for name, hue in HUES.items():
         text = re.sub(rf"(<text[^>]*fill: ){hue}", rf"\1var(--{name}, {hue})", text)
     # what has no colour of its own is black in SVG

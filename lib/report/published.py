@@ -52,7 +52,7 @@ def list_attention() -> pd.DataFrame:
     """Return the printed attention, forward and backward together.
 
     It has the columns of `add_utilisation`. FLOPs are those of the scores that a query may see, and of those that flash
-    attention computes again. The least bytes are those of ours."""
+    attention computes again. The least bytes are those of our variant in `OURS`."""
     passes = load("attention").rename(columns={"d_model": "d_head", "pass_ms": "total_ms"})
     scores = ["batch_size", "seq_len", "d_head", "causal"]
     forward = [flops.attention_flops(*row) for row in passes[scores].itertuples(index=False)]
@@ -74,11 +74,11 @@ def list_doubts(steps: pd.DataFrame) -> pd.DataFrame:
 
     They are steps beyond the peak or below zero, and those of `doubts.csv`. Columns: source, what, printed, expected,
     reason."""
-    cannot = steps[(steps["utilisation_percent"] > 100) | (steps["total_ms"] <= 0)]
-    what = [f"ms of {row.phase} of {row.size} in {row.precision} on {row.hardware}" for row in cannot.itertuples()]
-    shortest_ms = cannot["flops"] / cannot["tflops"] / 1e9
-    reason = cannot["how"] + ", and less than the peak allows"
-    computed = cannot[["source"]].assign(what=what, printed=cannot["total_ms"], expected=shortest_ms, reason=reason)
+    doubtful = steps[(steps["utilisation_percent"] > 100) | (steps["total_ms"] <= 0)]
+    what = [f"ms of {row.phase} of {row.size} in {row.precision} on {row.hardware}" for row in doubtful.itertuples()]
+    shortest_ms = doubtful["flops"] / doubtful["tflops"] / 1e9
+    reason = doubtful["how"] + ", and less than the peak allows"
+    computed = doubtful[["source"]].assign(what=what, printed=doubtful["total_ms"], expected=shortest_ms, reason=reason)
     return pd.concat([computed, load("doubts")], ignore_index=True)
 
 
@@ -114,7 +114,7 @@ def beside(own: pd.DataFrame, theirs: pd.DataFrame, on: Sequence[str], metric: s
 
     Columns: `on`, `here`, and one for each source and hardware. It is empty if they share no case."""
     ours = own[[*on, metric]].dropna(subset=[metric]).rename(columns={metric: "here"})
-    # a source tells a case once, so that the first is the only one
+    # a source has a case only once, so "first" takes the only value
     theirs = theirs.assign(whose=theirs["source"] + ", " + theirs["hardware"])
     wide = theirs.pivot_table(index=list(on), columns="whose", values=metric, aggfunc="first").reset_index()
     return ours.merge(wide, on=list(on)).rename_axis(columns=None)

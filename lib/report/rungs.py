@@ -14,9 +14,9 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
 
     `rungs` are rows of the plain table that ran in pairs with the plain step. New columns:
 
-    - `before`: the rung that has most of these switches, or plain. Of several it is the one that lacks the latest
-      switch. bf16 takes the place of bf16_products, so that its rung stands above that one.
-    - `switch`: what the rung has more, joined by `+`.
+    - `before`: the rung that has most of this rung's switches, or plain. Of several it is the one that lacks the latest
+      switch. bf16 replaces bf16_products, so the rung before it may have bf16_products.
+    - `switch`: the switches that the rung has and `before` lacks, joined by `+`.
     - `switch_speedup` with its ends, `switch_verdict`, `switch_advice`: the quotient of both ratios to the plain step.
       Their errors add up in logarithms. The verdict is `faster` or `slower` where the interval lies beside one, else
       `unclear`; the advice is that of `verdicts.judge`."""
@@ -59,11 +59,11 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
 
 
 def price(rung: tuple) -> str:
-    """Say what a row of `compare` costs, if anything.
+    """Say what a row of `compare` costs: digits of the logits, or a long first step.
 
-    It is digits of the logits, or the first step, which compiles."""
+    The text is empty if it costs neither."""
     switches = rung.switch.split("+")
-    # fp32 itself is off by less: such a mode has rounded nothing
+    # fp32 itself may be off by 1e-5: a mode with no larger error has rounded nothing
     if {"bf16_products", "bf16"} & {*switches} and rung.logits_error > 1e-5:
         return f", logits off by {100 * rung.logits_error:.2g}%"
     if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_iteration_ms > 0:

@@ -16,7 +16,7 @@ from lib.validate import BadInput
 MOST_COLUMNS = 8
 MISSING = "–"
 NOT_MEASURED = "not measured by this sweep"
-LINE = '<p class="missing">'  # how one begins that says what is missing
+LINE = '<p class="missing">'  # how a line begins that says what is missing
 SECOND_MS = 1000.0
 UNITS = {
     "ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "mb": "MB", "bytes": "bytes", "gbs": "GB/s",

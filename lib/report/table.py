@@ -63,7 +63,7 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def load(experiment: str, machine: str) -> pd.DataFrame:
-    """Return the table of another experiment on the same machine, empty without records."""
+    """Return another experiment's table on the same machine, empty without records."""
     return table(stored.load_any(experiment, machine))
 
 

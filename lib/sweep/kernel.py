@@ -107,7 +107,7 @@ def _kill(folder: Path) -> None:
     """Kill all processes whose kernel has its files in this folder.
 
     They are found by the variable that they inherit, also in sessions of their own."""
-    # one that is being killed may just have started another
+    # several times, as a process that is being killed may just have started another
     for _ in range(10):
         processes = []
         for process in psutil.process_iter():

@@ -17,8 +17,12 @@ MORE = 1.1  # times the former limit of memory: above it, a case that ran out is
 class Ledger:
     """Tell what is still to be measured.
 
-    Measured again are records of other code, and what found no memory where there is more now; with `retry`, all that
-    failed, crashed, took too long or found no memory; with `other_torch`, what another PyTorch measured."""
+    A case is measured again if its record is
+
+    - of other code;
+    - out of memory, and there is more memory now;
+    - with `retry`, not ok: it failed, crashed, took too long or ran out of memory;
+    - with `other_torch`, of another PyTorch."""
 
     def __init__(self, jobs: Sequence[Job], retry: bool = False, other_torch: bool = False):
         self.retry = retry
@@ -87,7 +91,7 @@ class Ledger:
         return counts
 
     def seconds_left(self) -> float:
-        """Estimate the time left by that of the same case, else of its experiment."""
+        """Estimate the time left, from the last time of each case or of its experiment."""
         medians = pd.Series(self.seconds).groupby(self.experiments).median()
         seconds = 0.0
         for label, rounds in self.statuses.items():

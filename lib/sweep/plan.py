@@ -22,7 +22,7 @@ from lib.sweep.sweep_file import Block
 
 @dataclass(frozen=True)
 class Entry:
-    """Hold a case of the grid of `axes`, its sampling time and its timeout in s."""
+    """Hold a case of the grid of `axes`; `seconds` to sample it, its `timeout` in s."""
 
     label: str
     case: dict
@@ -55,7 +55,7 @@ class Job:
 class Plan:
     """Hold the jobs in order, and why cases are left out, by their labels.
 
-    The `first` ones have one small case of each experiment, which is in `jobs`, too."""
+    The `first` jobs have one small case of each experiment. It is among the others, too."""
 
     jobs: list[Job] = field(default_factory=list)
     first: list[Job] = field(default_factory=list)
@@ -70,15 +70,15 @@ def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
     plan = Plan()
     executions_of_kernel = {}
     smallest = {}
-    # dealt like cards, so that each shard has some of every experiment, and all rounds of a case
-    deal = itertools.cycle(range(1, shard.count + 1))
+    # cases are dealt like cards, so that each shard has some of every experiment, and all rounds of a case
+    shard_numbers = itertools.cycle(range(1, shard.count + 1))
     for block in blocks:
         options = block.options
         for axes in block.split():
             grid = cases.grid(block.experiment, **axes)
             entries = {}
             for case in grid:
-                if next(deal) != shard.number:
+                if next(shard_numbers) != shard.number:
                     continue
                 label = label_of(block.experiment, asdict(case))
                 reason = _missing(options.needs, case)
@@ -127,9 +127,9 @@ def label_of(experiment: str, case: dict) -> str:
 
 
 def _size(entry: Entry) -> float:
-    """Return the product of a case's numbers, to find the smallest of a block.
+    """Return the product of a case's numbers, to find the smallest case of a block.
 
-    Those below 1 count as 1, since a 0, which may stand for a default, would make any case the smallest."""
+    A number below 1 counts as 1: a 0, which may stand for a default, would make any case the smallest."""
     numbers = [value for value in entry.case.values() if type(value) in (int, float)]
     return math.prod(max(1, number) for number in numbers)
 
@@ -158,5 +158,5 @@ def pins() -> list[str]:
     if names[0].startswith("MIG"):
         # a process sees only the first of several MIG parts: the others are taken to be alike
         return names
-    # CUDA leaves out an invalid name and all after it, so there may be fewer models than names
+    # CUDA leaves out an invalid name and all names after it, so there may be fewer models than names
     return [name for name, model in zip(names, models, strict=False) if model == models[0]]

@@ -44,7 +44,7 @@ class Progress:
 
     def ends_first(self) -> None:
         """Tell how the small cases ended; the pace of the others counts from here."""
-        # not if they all had records before
+        # nothing to tell if they all had records before
         if self.left_count() < self.bar.total:
             self.say(f"one case of each experiment was tried: {describe(self.ledger.counts())}; {self.expected_end()}")
         self.started = time.monotonic()
@@ -78,7 +78,7 @@ class Progress:
         if not self.measured_seconds:
             # kernels must start too, and the smallest cases came first
             return f"at least {left_seconds / self.slots / 60:.0f} min left"
-        # a second of a case takes more than a second, as kernels must start, or less, where slots share the work
+        # a second in a case takes longer, as kernels must start, or less, as slots share the work
         left_seconds *= (time.monotonic() - self.started) / self.measured_seconds
         end = datetime.now() + timedelta(seconds=left_seconds)
         return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"

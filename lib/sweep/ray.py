@@ -80,9 +80,9 @@ def _box(node_id: str, cpus: int, gpus: int) -> Box:
 
 
 def _measure_there(node_id: str, slots: int, cpus: int, gpus: int, job: Job, deadline: float) -> Iterator[Message]:
-    """Measure a job at one of a node's `slots`, with so many processors and GPUs.
+    """Measure a job at one of a node's `slots`, which has `cpus` and `gpus`.
 
-    It tells if its worker is lost or refuses. Raises OSError if a disk is full."""
+    A message tells if its worker is lost or refuses. Raises OSError if a disk is full."""
     # in a new process, never repeated
     task = ray.remote(
         num_cpus=cpus, num_gpus=gpus, num_returns="streaming", max_retries=0, max_calls=1,
@@ -123,7 +123,7 @@ def _measure_here(job: Job, code_digest: str, budget_s: float, slots: int) -> It
     if environment.machine(job.device) != job.machine or watched.digest(job.experiment) != code_digest:
         raise ValueError("its hardware or code differs from that of the sweep")
     yield READY
-    # kernels inherit the number of threads: the node's own, if any, and not the one that Ray has set
+    # kernels inherit the number of threads: the one set on the node, if any, and not Ray's
     node_variables = psutil.Process(int(os.environ["RAY_RAYLET_PID"])).environ()
     os.environ.pop("OMP_NUM_THREADS", None)
     if "OMP_NUM_THREADS" in node_variables:

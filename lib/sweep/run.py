@@ -24,7 +24,7 @@ from lib.sweep.kernel import Kernel, Place
 from lib.sweep.plan import Entry, Job
 
 LOOK_S = 0.25  # between looks for new records; more often would disturb the measurement
-LONGEST_LOOK_S = 10  # counts as run time: in a longer gap between two looks the computer slept, or this process did
+LONGEST_LOOK_S = 10  # at most so much counts between two looks: in a longer gap the computer or this process slept
 START_S = 120  # for a kernel to start and import, and to end
 TRIES = 2  # of a case, since something else may have ended its first kernel
 STARTS = 3  # of kernels in which no case began, before a job is given up
@@ -34,10 +34,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # why a disk tak
 class Message(NamedTuple):
     """Tell of a job by one of these kinds, each with its content.
 
-    - `begins`: a case begins; its label.
-    - `record`: a case has ended; its record.
-    - `lost`: its worker is gone, and what is left has to go on; why.
-    - `ready`: a node of Ray takes part; nothing."""
+    - `begins`, with a label: this case begins.
+    - `record`, with a record: its case has ended.
+    - `lost`, with a reason: the worker is gone, and what is left has to go on elsewhere.
+    - `ready`, with nothing: a node of Ray takes part."""
 
     kind: str
     content: str | dict
@@ -47,13 +47,13 @@ class Message(NamedTuple):
 class Seen:
     """Hold what was seen of an execution, and at last how it ended."""
 
-    started: str = field(default_factory=records.now)  # it, or its last case
-    seconds: float = 0.0  # since it was started, or its last case began or ended
+    started: str = field(default_factory=records.now)  # when it, or its latest case, began
+    seconds: float = 0.0  # since then, without the time in which the computer slept
     in_hand: bool = False  # a case has begun and has no record
     spent: bool = False  # a record tells that its process should measure no more
     stopped: bool = False  # the deadline has passed
-    timed_out: bool = False
-    died: bool = False  # its kernel
+    timed_out: bool = False  # the case in hand, or the start of the kernel, took too long
+    died: bool = False  # the kernel has died
 
     def begin(self) -> None:
         """Count the time of the next case from here."""
@@ -69,8 +69,8 @@ def measure(job: Job, deadline: float, place: Place) -> Iterator[Message]:
     time.monotonic. Closing the generator ends the kernel. Raises NotebookFailed for what a cell raises, and after
     several kernels in which no case began; OSError of a full disk."""
     left = list(job.entries)
-    starts = Counter()  # of kernels that did not begin their first case, by that case
-    tries = Counter()  # of cases that did not end
+    starts = Counter()  # by the label of a case: kernels that did not begin with it
+    tries = Counter()  # by the label of a case: kernels that did not end it
     while left and time.monotonic() <= deadline:
         first = left[0]
         seen = yield from _one_kernel(job, left, deadline, place)
@@ -94,11 +94,11 @@ def measure(job: Job, deadline: float, place: Place) -> Iterator[Message]:
 
 def save_failure(job: Job, entry: Entry, status: str, reason: str, seen: Seen) -> Message:
     """Save a record for a process that died or timed out; return its message."""
-    around = environment.describe(job.device)
+    description = environment.describe(job.device)
     # this process sees the first GPU, and the kernel may have had another
-    around.pop("gpu", None)
+    description.pop("gpu", None)
     record = records.create(
-        job.experiment, entry.case, job.round, status, {"reason": reason}, around, seen.started, seen.seconds
+        job.experiment, entry.case, job.round, status, {"reason": reason}, description, seen.started, seen.seconds
     )
     records.save(record)
     return Message("record", record)
@@ -129,49 +129,49 @@ def _one_execution(job: Job, left: list[Entry], deadline: float, kernel: Kernel)
     measuring = threading.Event()
     executing = kernel.execute(_parameters(job, block), measuring.set)
     seen = Seen()
-    number = 0  # of cases of the block that have a record
+    num_recorded = 0  # cases of the block, the first ones, that have a record
     looked_s = time.monotonic()
     while True:
         # before the look for records: a notebook that has ended writes no more
-        over = bool(concurrent.futures.wait([executing], LOOK_S).done)
+        notebook_ended = bool(concurrent.futures.wait([executing], LOOK_S).done)
         now_s = time.monotonic()
         seen.seconds += min(now_s - looked_s, LONGEST_LOOK_S)
         looked_s = now_s
-        if measuring.is_set() and number == 0 and not (seen.in_hand or seen.spent):
+        if measuring.is_set() and num_recorded == 0 and not (seen.in_hand or seen.spent):
             seen.in_hand = True
             seen.begin()
             yield Message("begins", block[0].label)
-        ended = False
-        while seen.in_hand and (record := _new_record(job.file(block[number]), former_ns[number])):
-            ended = True
+        case_ended = False
+        while seen.in_hand and (record := _new_record(job.file(block[num_recorded]), former_ns[num_recorded])):
+            case_ended = True
             seen.begin()
             seen.spent = records.ends_process(record)
             if records.is_final(record):
                 yield Message("record", record)
-                number += 1
+                num_recorded += 1
                 del left[0]
-            seen.in_hand = number < len(block) and not seen.spent
+            seen.in_hand = num_recorded < len(block) and not seen.spent
             if seen.in_hand:
-                yield Message("begins", block[number].label)
-        if over or seen.stopped:
+                yield Message("begins", block[num_recorded].label)
+        if notebook_ended or seen.stopped:
             break
-        # a case in hand goes on to its record: what is interrupted then has hardly begun
-        if now_s > deadline and (ended or not measuring.is_set()) and number < len(block):
+        # after the deadline a case in hand goes on to its record: the next one, which is interrupted, has hardly begun
+        if now_s > deadline and (case_ended or not measuring.is_set()) and num_recorded < len(block):
             seen.stopped = True
             if measuring.is_set():
                 kernel.interrupt()
-        limit_s = block[number].timeout if seen.in_hand else START_S
+        limit_s = block[num_recorded].timeout if seen.in_hand else START_S
         if not seen.stopped and seen.seconds > limit_s:
             seen.timed_out = True
             break
     if executing.done():
-        is_complete = number == len(block) or seen.spent or seen.stopped
+        is_complete = num_recorded == len(block) or seen.spent or seen.stopped
         seen.died = _has_died(executing, is_complete)
     return seen
 
 
 def _parameters(job: Job, block: Sequence[Entry]) -> dict:
-    """Return all axes, and `skip`, which leaves the cases of the block."""
+    """Return all axes and settings; `skip` leaves only the cases of the block."""
     axes = block[0].axes
     wanted = [records.name(entry.case) for entry in block]
     names = [records.name(asdict(case)) for case in cases.grid(job.experiment, **axes)]
@@ -188,8 +188,8 @@ def _changed_ns(file: Path) -> int:
 
 
 def _new_record(file: Path, former_ns: int) -> dict | None:
-    """Return the record in a file if it was changed since."""
-    # rather than "later": a clock may have been set meanwhile
+    """Return the record in a file, or None if the file is as old as before."""
+    # equal times, not later ones: a clock may have been set meanwhile
     return None if _changed_ns(file) == former_ns else records.read(file)
 
 

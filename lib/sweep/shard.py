@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from lib import execution, paths
 
-WAIT_S = 0.5  # for a lock, which another process holds for a moment to see if the shard runs
+WAIT_S = 0.5  # for a lock: another process may hold it for a moment, to see if the shard runs
 
 
 class Busy(Exception):
@@ -50,7 +50,7 @@ class Shard:
             # another process may look at the same moment
             with FileLock(self.file("lock")).acquire(timeout=WAIT_S):
                 return False
-        # what is another user's, nobody else can lock
+        # only its own user can open another user's lock, so it counts as held
         except (Timeout, PermissionError):
             return True
 

@@ -56,8 +56,8 @@ def local_boxes(scratch: Path, pins: Sequence[str]) -> Callable[[], list[Box]]:
 class Supervisor:
     """Run jobs on boxes, which may come and go meanwhile.
 
-    It ends between cases at the `deadline`, and at once when `stop` has a signal. `troubles` are lines of what no
-    record tells."""
+    It ends between cases at the `deadline`, and at once when `stop` has a signal. `troubles` has a line for each error
+    that no record tells."""
 
     boxes: Callable[[], Sequence[Box]]
     progress: Progress

@@ -19,8 +19,11 @@ class Options:
     """Hold what a sweep file, or one of its blocks, may say besides axes.
 
     A case is sampled about `seconds` in each of `rounds` processes and may take `timeout` seconds. Lower tiers come
-    first. Every value of a `fresh` axis has kernels of its own. `needs` leaves cases out: `cuda` those for other
-    devices; `bf16` those in bf16 where the processor emulates it; `emulated_bf16` those that are not on such a CPU."""
+    first. Every value of a `fresh` axis has kernels of its own. `needs` leaves cases out:
+
+    - `cuda` those for other devices;
+    - `bf16` those in bf16 on a CPU that emulates it;
+    - `emulated_bf16` those that are not on such a CPU."""
 
     rounds: int = field(default=3, metadata={"most": 1000})
     seconds: float = 0.4
