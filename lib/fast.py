@@ -119,7 +119,7 @@ class MastersAdamW(adam.AdamW):
 
     def _update_rounded(self, params: list[Tensor], hyper: Hyper) -> None:
         counts = torch.stack([self.state[param]["step"].add_(1) for param in params])
-        # of each parameter lr / (1 - beta1^t) and 1 / sqrt(1 - beta2^t), on the device
+        # each parameter's lr / (1 - beta1^t) and 1 / sqrt(1 - beta2^t), on the device
         rates = (hyper.lr / (1 - hyper.beta1**counts)).unbind()
         scales = (1 - hyper.beta2**counts).rsqrt().unbind()
         decay = torch.full_like(rates[0], 1 - hyper.lr * hyper.weight_decay)

@@ -161,7 +161,7 @@ class _Step:
         before = 0
         kept_at_loss = self.logits_bytes  # the log-probabilities
         if graph:
-            # what all layers but the last keep; with checkpointing nearly the inputs of all groups
+            # what all layers but the last keep; with checkpointing, nearly all of the groups' inputs
             before = self.all_layers_kept_bytes - self.all_layers_kept_bytes // self.shape.num_layers
             kept_at_loss = self.total_kept_bytes
         # the layer's input, and the norm's output in fp32; queries and keys, before and after RoPE, and values. With a

@@ -15,7 +15,7 @@ from lib.instruments.device import on
 
 LONGEST_REASON = 300  # characters of an error in a record
 ADVICE = "\n\nSet TORCHDYNAMO_VERBOSE"  # with which PyTorch ends what failed to compile
-# of a path in quotation marks, and of others, which may follow an option such as -I
+# the folders of a path in quotation marks, and those of other paths, which may follow an option such as -I
 FOLDERS = re.compile(r"""(?<=['"])/[^'"\n]*/|(?:(?<![\w/.~])|(?<=-[IL]))/(?!/)(?:[^\s'"/]*/)*""")
 
 _measured_cases = 0  # by this process

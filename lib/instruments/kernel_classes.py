@@ -64,8 +64,8 @@ def short(name: str) -> str:
     A template of ATen keeps up to two functors from its arguments, which say what it computes."""
     name = re.sub(r"\(anonymous namespace\)::|^void ", "", name)
     if "at::native" not in name:
-        # of CUTLASS, the first template argument is the kernel; of others \1 is empty: types and arguments go, but not
-        # what follows a blank, as in "Memcpy DtoD (Device -> Device)"
+        # In CUTLASS, the first template argument is the kernel. In others \1 is empty: types and arguments go, but not
+        # what follows a blank, as in "Memcpy DtoD (Device -> Device)".
         return re.sub(r"^cutlass::Kernel2?<(\w+)>.*|(?<=\w)[<(].*", r"\1", name).strip()
     outer = re.match(r"[\w:]+", name)[0].rpartition("::")[2]
     functors = dict.fromkeys(re.findall(r"\w*(?:Functor_\w+|Functor|_kernel_cuda|_kernel_impl|Ops)\b", name))

@@ -98,7 +98,7 @@ def _alive_at_peak(training, history: History) -> pd.DataFrame:
     allocations = _allocations(history)
     made = allocations[(allocations["born"] <= peak_event) & (allocations["freed"] > peak_event)]
     activations = made[made["phase"] == "forward"].groupby("module", sort=False)["bytes"].sum()
-    # of all that the backward pass makes, the gradients alone stay
+    # all that the backward pass makes is freed, except the gradients
     gradients_bytes = made.loc[(made["phase"] == "backward") & (made["freed"] == math.inf), "bytes"].sum()
     rows = [
         ("parameters", "", parameters_bytes),

@@ -31,7 +31,7 @@ def capture(iteration: Iteration, before: Callable[[], None]) -> None:
 
     def mark(phase: str) -> None:
         torch.cuda.nvtx.range_pop()
-        # what is left of the phases that the last warm-up marked
+        # the phases that the last warm-up marked, less those that have ended
         phases.remove(phase)
         if phases:
             torch.cuda.nvtx.range_push(phases[0])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-# by the words of torch.cpu.get_capabilities
+# our names, by those of torch.cpu.get_capabilities
 SETS = {"avx512_f": "AVX-512", "avx2": "AVX2", "amx_tile": "AMX", "neon": "NEON", "sve": "SVE"}
 NATIVE_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 CPUINFO = Path("/proc/cpuinfo")

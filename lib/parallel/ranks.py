@@ -177,7 +177,7 @@ def _serve(calls: connection.Connection, folder: Path, rank: int, size: int, bac
     with (folder / f"{rank}.out").open("w", encoding="utf-8") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    # what the user has set comes first; PyTorch has read it, also a list
+    # the user's number comes first: PyTorch has read it, even if it is a list
     if not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(max(1, environment.cores() // size))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)

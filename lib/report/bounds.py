@@ -68,7 +68,7 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     ceilings = ceilings.reindex(columns=facts)
     products = ceilings[ceilings["operation"].isin(PRODUCTS)]
     flops_s = _rates(products, "total_ms", products["flops"])
-    # of a weight's three products, one may be faster than all
+    # one of a weight's three products may have a better rate than all three
     for metric in PRODUCT_PHASES:
         if metric in products:
             flops_s = np.fmax(flops_s, _rates(products, metric, products["flops"] / 3))

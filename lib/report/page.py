@@ -94,7 +94,7 @@ def execute(machines: Sequence[str]) -> tuple[dict[str, NotebookNode], dict[str,
                 execution.execute(kernel, source, output, parameters, until=until)
             except Exception as error:
                 failed[name] = " ".join(str(error).split())[:500]
-                # it may have ended the kernel
+                # the error may have ended the kernel
                 kernel = stack.enter_context(execution.shared_kernel())
             if output.exists():
                 executed[name] = nbformat.read(output, as_version=4)
@@ -209,7 +209,7 @@ def _to_mathml(formula: str, display: str = "inline") -> str:
     """Return a formula as MathML, or its source if it cannot be read."""
     try:
         return converter.convert(formula.strip(), display=display)
-    # it raises IndexError and others, beside errors of its own
+    # latex2mathml raises IndexError and others, besides errors of its own
     except Exception:
         return f"<code>{html.escape(formula)}</code>"
 

@@ -57,7 +57,7 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     if not tables:
         tables = [_of_machine(records, names)]
     result = pd.concat(tables, ignore_index=True)
-    # of records that were just measured, the machine is that of the first
+    # records that were just measured name no machine: it is that of the first row
     result.attrs["machine"] = records.attrs.get("machine") or next(iter(result["machine"]), "")
     return result
 

@@ -60,7 +60,7 @@ def _fit_levels(log_variances: np.ndarray, freedoms: np.ndarray, weights: np.nda
         # a level is the log of the prior's variance; a share is the F variable as a beta variable
         odds = freedoms * np.exp(log_variances - levels) / PRIOR_FREEDOMS
         share = odds / (1 + odds)
-        # of the log likelihood by the level: the first derivative, and minus the second
+        # the log likelihood's first derivative by the level, and minus its second
         slope = (freedoms + PRIOR_FREEDOMS) / 2 * share - freedoms / 2
         curvature = (freedoms + PRIOR_FREEDOMS) / 2 * share * (1 - share)
         step = np.clip((slope @ weights) / (curvature @ weights + 1e-9), -2, 2)

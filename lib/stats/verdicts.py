@@ -66,7 +66,7 @@ def judge(estimates: pd.DataFrame, counts: pd.Series) -> pd.DataFrame:
     # no end of an interval is beyond what a float holds
     ends = pd.DataFrame({"speedup": log, "speedup_low": low, "speedup_high": high}).clip(-LARGEST_LOG, LARGEST_LOG)
     ratios = np.exp(ends)
-    # what is found has its ends, since they are the verdict
+    # findings keep their ends, since these are the verdict
     ratios[verdict == "unclear"] = estimating.without_vague_ends(ratios[verdict == "unclear"])
     return ratios.assign(verdict=verdict, advice=advice)
 

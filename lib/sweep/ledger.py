@@ -73,7 +73,7 @@ class Ledger:
             return True
         if self.other_torch and record["environment"].get("torch") != torch.__version__:
             return True
-        # of a case on a CPU that found no memory: a machine that was full then may have room now
+        # the case ran out of memory on a CPU: a machine that was full then may have room now
         limit_bytes = record["metrics"].get("limit_bytes")
         if limit_bytes and memory_limit.offered_bytes() > MORE * limit_bytes:
             return True
@@ -93,8 +93,8 @@ class Ledger:
     def seconds_left(self) -> float:
         """Estimate the time left, from the last time of each case or of its experiment."""
         medians = pd.Series(self.seconds).groupby(self.experiments).median()
-        seconds = 0.0
+        left_s = 0.0
         for label, rounds in self.statuses.items():
-            left = Counter(rounds.values())["left"]
-            seconds += left * self.seconds.get(label, medians.get(self.experiments[label], 0.0))
-        return seconds
+            num_left = Counter(rounds.values())["left"]
+            left_s += num_left * self.seconds.get(label, medians.get(self.experiments[label], 0.0))
+        return left_s

@@ -93,7 +93,7 @@ def make(blocks: Sequence[Block], shard: Shard, slots: int = 1) -> Plan:
                 kernel = (options.tier, round, block.experiment, grid[0].device, fresh)
                 ordered = [entries[case] for case in cases.order(grid, round) if case in entries]
                 executions_of_kernel.setdefault(kernel, []).append(ordered)
-            # of the experiment's first block, since names such as sizes cannot be compared
+            # only in the experiment's first block: names such as sizes cannot be compared between blocks
             smallest.setdefault(block.experiment, min(entries.values(), key=_size))
     # sorting keeps the order of what is equal here, which is that of the file
     for kernel in sorted(executions_of_kernel, key=lambda kernel: kernel[:2]):

@@ -58,30 +58,30 @@ class Progress:
     def ends(self, slot: object, record: dict) -> None:
         """Note a record in the ledger, and tell at once if its case ended badly."""
         self.in_hand.pop(slot, None)
-        left_before = self.left_count()
+        num_left_before = self.left_count()
         label = plan.label_of(record["experiment"], record["case"])
         self.ledger.finish(label, record)
-        left = self.left_count()
-        self.bar.update(left_before - left)
+        num_left = self.left_count()
+        self.bar.update(num_left_before - num_left)
         if self.started:
             self.measured_seconds += record["seconds"]
         if record["status"] in BAD:
             self.say(f"{record['status']}: {label}: {record['metrics'].get('reason', '')}")
-        if 0 < left <= self.bar.total / 2 < left_before:
+        if 0 < num_left <= self.bar.total / 2 < num_left_before:
             self.say(f"half of the cases are measured; {self.expected_end()}")
 
     def expected_end(self) -> str:
         """Tell the expected end by the times of the cases so far."""
         if not self.ledger.seconds:
             return "no case has a time yet"
-        left_seconds = self.ledger.seconds_left()
+        left_s = self.ledger.seconds_left()
         if not self.measured_seconds:
             # kernels must start too, and the smallest cases came first
-            return f"at least {left_seconds / self.slots / 60:.0f} min left"
+            return f"at least {left_s / self.slots / 60:.0f} min left"
         # a second in a case takes longer, as kernels must start, or less, as slots share the work
-        left_seconds *= (time.monotonic() - self.started) / self.measured_seconds
-        end = datetime.now() + timedelta(seconds=left_seconds)
-        return f"about {left_seconds / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"
+        left_s *= (time.monotonic() - self.started) / self.measured_seconds
+        end = datetime.now() + timedelta(seconds=left_s)
+        return f"about {left_s / 60:.0f} min left, until {end:%H:%M} on {end:%d %b}"
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
