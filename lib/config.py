@@ -1,4 +1,4 @@
-"""Hold a model's shape, the assignment's sizes, and the phases of a training step.
+"""Hold a model's shape, the assignment's sizes, and a training step's phases.
 
 >>> SIZES["small"].d_head
 64

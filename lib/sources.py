@@ -15,7 +15,7 @@ from lib import notebooks, paths, records
 
 # the page names the digest of its sources in its head, with attributes in the order in which nbconvert sorts them
 NAMED = re.compile(r'<meta content="([0-9a-f]+)" name="sources"')
-HEAD = 2000  # the page's first characters, in which it does
+HEAD = 2000  # characters at the begin of the page, among which the digest stands
 
 
 def digest(machines: Sequence[str]) -> str:

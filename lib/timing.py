@@ -29,7 +29,7 @@ Mark = Callable[[str], None]
 Iteration = Callable[[Mark], None]
 
 LEAST = 5  # samples or pairs
-FEWEST = 3  # if they are slow
+FEWEST = 3  # samples or pairs, if they are slow
 SLOW_S = 1.0  # the mean length of slow ones: five steps of a larger model in pairs would take a minute
 WARM_PAIRS = 2  # however long they take: until then two large models still ask the system for pages
 MOST = 2_000  # samples or pairs, however short they are
@@ -40,7 +40,7 @@ LOOKS = (10, 15, 23, 35, 53, 80, 120, 180, 270, 405, 608, 912, 1_368)
 
 BATCHED_NS = 100_000  # a GPU's shorter iterations run in batches; a batch of one-phase iterations has two events
 BATCH_NS = 1_000_000  # length of a batch, of which the host's work for two events is about a percent
-RESOLUTION_NS = 500  # of CUDA's events (cudaEventElapsedTime)
+RESOLUTION_NS = 500  # the resolution of CUDA's events (cudaEventElapsedTime)
 EVICTED_NS = 50_000_000  # a shorter iteration is slowed if the other side of a pair has evicted its data from caches
 
 

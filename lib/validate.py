@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-MOST = 10**9  # of any integer: no dimension or count needs more, and products of a few stay small
+MOST = 10**9  # the largest integer: no dimension or count needs more, and products of a few stay small
 _short = reprlib.Repr()
 _short.maxstring = _short.maxlong = _short.maxother = 60
 

@@ -112,7 +112,7 @@ class _Step:
         self.all_layers_kept_bytes = shape.num_layers * self.layer_kept_bytes
         if checkpoint:
             groups = math.ceil(shape.num_layers / checkpoint)
-            self.all_layers_kept_bytes = groups * self.stream_bytes  # the input of each
+            self.all_layers_kept_bytes = groups * self.stream_bytes  # the input of each group
         # the last norm's input, quotient and output, and the loss's log-probabilities
         end_kept_bytes = 2 * self.stream_bytes + self.inner_bytes + self.logits_bytes
         self.total_kept_bytes = self.all_layers_kept_bytes + end_kept_bytes
@@ -127,7 +127,7 @@ class _Step:
             copy = 0
             if self.casts and device != "cpu":
                 # on a GPU autocast computes the softmax in fp32 and casts its result
-                copy = softmax  # the narrow one
+                copy = softmax  # the narrow weights
                 softmax = 4 * self.shape.num_scores
             kept = softmax + copy + mask + self.inner_bytes  # the weights, the mask and the output
             # all that is kept, the scores, and a contiguous copy of the values. A softmax in fp32 has the peak itself:
@@ -135,7 +135,7 @@ class _Step:
             forward = 2 * softmax + copy + mask + 2 * self.inner_bytes
             backward = 2 * softmax  # the gradients of weights and scores
             return kept, forward, backward
-        kept = 2 * self.inner_bytes  # the output, and that with the heads joined
+        kept = 2 * self.inner_bytes  # the output, and a copy of it with the heads joined
         # queries and values copied, and the output in fp32; `tiled` copies no queries
         forward = 2 * self.inner_bytes + self.stream_bytes
         backward = 4 * self.inner_bytes  # the gradients of queries, keys, values and output
@@ -208,7 +208,7 @@ class _Step:
         group = self.checkpoint or shape.num_layers
         for first in range(0, shape.num_layers, group):
             last = min(shape.num_layers, first + group)
-            inputs = self.stream_bytes * (first // group + 1)  # of the groups before, and the stream's gradient
+            inputs = self.stream_bytes * (first // group + 1)  # earlier groups' inputs, and the stream's gradient
             # the gradients of the head and of later layers
             done = 4 * (shape.vocab_size * shape.d_model + (shape.num_layers - last) * shape.layer_matrix_parameters)
             activations = (last - first) * (self.layer_kept_bytes + self.copy_bytes * shape.layer_matrix_parameters)

@@ -14,11 +14,11 @@ from lib.instruments import allocator, compilation, environment, memory_limit, n
 from lib.instruments.device import on
 
 LONGEST_REASON = 300  # characters of an error in a record
-ADVICE = "\n\nSet TORCHDYNAMO_VERBOSE"  # with which PyTorch ends what failed to compile
+ADVICE = "\n\nSet TORCHDYNAMO_VERBOSE"  # how PyTorch's advice begins, which ends the error of what failed to compile
 # the folders of a path in quotation marks, and those of other paths, which may follow an option such as -I
 FOLDERS = re.compile(r"""(?<=['"])/[^'"\n]*/|(?:(?<![\w/.~])|(?<=-[IL]))/(?!/)(?:[^\s'"/]*/)*""")
 
-_measured_cases = 0  # by this process
+_measured_cases = 0  # cases that this process has measured
 
 
 def measure(case: Case, round: int, seconds: float, slots: int = 1, raises: bool = False) -> dict:

@@ -41,7 +41,7 @@ class Work:
     around_first: Callable[[], AbstractContextManager[dict]] = lambda: contextlib.nullcontext({})  # fills metrics
     training: object = None  # the model in training that iterates, if it is one
     compiled: bool = False  # the first iteration compiles, as `Case.compiles` says
-    level_bytes: int = 0  # of live tensors before the case, which are none of its own
+    level_bytes: int = 0  # live tensors before the case, which are none of its own
     clock: object = None  # the device's own, or the one that all ranks share
 
     def __post_init__(self):
@@ -56,12 +56,12 @@ class Recording:
     """Collect the metrics of a record in the making, and free what was built for it."""
 
     case: "Case"
-    round: int = 0  # of a sweep, from 1; 0 outside
-    earlier_cases: int = 0  # that this process has measured; the first one finds it fresh
-    level_bytes: int = 0  # of live tensors on a GPU before the case
+    round: int = 0  # the round of a sweep, from 1; 0 outside of one
+    earlier_cases: int = 0  # cases that this process has measured before; with none it is fresh
+    level_bytes: int = 0  # live tensors on a GPU before the case
     metrics: dict = field(default_factory=dict)
     works: list[Work] = field(default_factory=list)
-    compiled: bool = False  # once any of them was compiled
+    compiled: bool = False  # True once any of the works was compiled
     part: str = "case"  # what runs now: the case, its reference, or its pairs; named if memory runs out
 
     def setup(self, case: "Case | None" = None) -> Work:

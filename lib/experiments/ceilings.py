@@ -23,7 +23,7 @@ MODELS = {config.d_model: config for config in model.SIZES.values()}
 CALLS = 1000
 # random rows of a matrix; the others repeat them, since drawing all takes longer than timing an operation
 DRAWN_ROWS = 256
-ROWS, COLUMNS = slice(8), slice(256)  # of a result that are compared with double precision
+ROWS, COLUMNS = slice(8), slice(256)  # the part of a result that is compared with double precision
 CHECKED = (ROWS, COLUMNS)
 
 

@@ -24,7 +24,7 @@ SWITCHES = CATALOG["ladder"].variants
 WHOLE_MODES = {"whole": "default", "reduce_overhead": "reduce-overhead", "max_autotune": "max-autotune"}
 LOSS_STEPS = 50
 # built and warmed up once: with a large model that takes longer than its pairs
-_plain_works: dict["Ladder", Work] = {}  # of the last shape alone
+_plain_works: dict["Ladder", Work] = {}  # the work of the last shape alone
 
 
 @dataclass(frozen=True)

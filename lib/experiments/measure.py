@@ -20,7 +20,7 @@ KERNEL = "KERNEL"  # the variable that marks a sweep's kernels and what they sta
 SLOTS = "SLOTS"  # the variable that says how many kernels divide the machine
 SETTINGS = {"seconds": 0.4, "round": 0, "machine": "", "skip": []}  # parameters that are no axes, and their defaults
 SIMPLE = (str, int, float, bool, list, tuple, range, type(None))  # types that a mistyped parameter may have
-NEARLY = 0.8  # of a name's letters, as difflib counts them: from here on it may be mistyped
+NEARLY = 0.8  # the share of equal letters, as difflib counts them, from which a name may be mistyped
 LEAST_SECONDS = 0.001
 
 

@@ -18,7 +18,7 @@ from lib.parallel.ranks import DEVICES
 
 BACKEND_NAMES = ("auto", *DEVICES)
 ANSWER_S = 900.0  # for all ranks to measure one case
-_worlds: dict[tuple[int, str], ranks.World] = {}  # the last one, which the next case may use again
+_worlds: dict[tuple[int, str], ranks.World] = {}  # the last world alone, which the next case may use again
 
 
 class OnRanks(Case):

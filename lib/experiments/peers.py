@@ -15,7 +15,7 @@ from lib.experiments.step import Step
 from lib.experiments.training import FIRST, Training
 from lib.validate import one_of
 
-OURS, PEER = "ours", "transformers"  # the name of its package
+OURS, PEER = "ours", "transformers"  # the peer's name is that of its package
 FASTEST = {  # the ladder's switches of our fastest step
     "fp32": "fused+sdpa+compiled+whole",
     "bf16_products": "fused+sdpa+bf16_products+compiled+whole",
@@ -29,7 +29,7 @@ NAMES = {  # parts of our parameters' names, and of the Llama's
     "attn.": "self_attn.", "output_proj.": "o_proj.",
     "ffn.w1.": "mlp.gate_proj.", "ffn.w2.": "mlp.down_proj.", "ffn.w3.": "mlp.up_proj.",
 }  # fmt: skip
-ROTATED = ("q_proj.weight", "k_proj.weight")  # whose outputs RoPE turns: in pairs of neighbours, or of halves
+ROTATED = ("q_proj.weight", "k_proj.weight")  # weights whose outputs RoPE turns, in pairs of neighbours or of halves
 WITHOUT_MASK = "sdpa_without_mask"
 
 

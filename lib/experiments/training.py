@@ -12,7 +12,7 @@ from lib.config import MODES
 from lib.experiments.reference import by_rows, checked, double
 from lib.timing import Mark
 
-FIRST = "layers.0.attn.q_proj.weight"  # whose gradient passes through every layer
+FIRST = "layers.0.attn.q_proj.weight"  # a weight whose gradient passes through every layer
 MASTERS = "masters"  # the optimizer of matrices in bf16, `fast.MastersAdamW`
 
 

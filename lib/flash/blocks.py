@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 BLOCK = 128  # keys of a block in PyTorch
-COMPILED_BLOCK = 256  # where compiled: fewer and larger, since each call of compiled code takes long
+COMPILED_BLOCK = 256  # keys of a compiled block: larger ones, since each call of compiled code takes long
 
 
 class FlashAttentionTorch(torch.autograd.Function):

@@ -234,8 +234,8 @@ def flash_backward_kv(
     sum_type = LOGSUMEXP.dtype.element_ty
     dk_SD = tl.zeros((TILE_S, PADDED), sum_type)
     dv_SD = tl.zeros((TILE_S, PADDED), sum_type)
-    first = 0  # the query at which the first tile begins that sees any of the keys
-    whole = 0  # the query at which the first tile begins that sees all of them
+    first = 0  # the first query of the first tile that sees any of the keys
+    whole = 0  # the first query of the first tile that sees all of them
     if CAUSAL:
         first = start_s // TILE_T * TILE_T
         whole = tl.minimum(tl.cdiv(start_s + TILE_S - 1, TILE_T) * TILE_T, queries)

@@ -81,7 +81,7 @@ def as_4d(x: Tensor) -> Tensor:
     return x.flatten(0, -4)
 
 
-_launchers: dict[tuple, Callable] = {}  # by all that a launch depends on, except addresses and contents
+_launchers: dict[tuple, Callable] = {}  # the key has all that a launch depends on, except addresses and contents
 
 
 def _launch(name, tensors, of_queries, causal):

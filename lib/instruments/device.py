@@ -23,8 +23,8 @@ from lib.timing import HostClock
 NATIVE_BF16 = (8, 0)  # least compute capability with TF32 and bf16 products; older GPUs emulate bf16
 NEEDS_CUDA = "tf32 needs a CUDA device of compute capability 8.0 or more"
 FLUSH_LEAST_BYTES = 256 * 2**20  # some GPUs' caches are larger than what they report as their second level
-FLUSH_TIMES = 4  # the caches' size to read: a cache that does not evict its oldest line may keep some through fewer
-GPU_LEAST_S = 0.2  # of warming up and of sampling; Triton's do_bench and nvbench last as long or less
+FLUSH_TIMES = 4  # times the caches' size that is read; after fewer, some caches may keep lines of the case
+GPU_LEAST_S = 0.2  # least length of warming up and of sampling; Triton's do_bench and nvbench last as long or less
 WATCH_S = 0.1  # between readings of a GPU's clock and power
 WATCHED_MOST = 600  # readings of a case
 MPS_SHORT_NS = 2_000_000  # ten times what waiting for the GPU takes (github.com/pytorch/pytorch/pull/152199)

@@ -17,7 +17,7 @@ from lib.instruments.device import on
 from lib.instruments.peak_memory import MIB, History, identity
 from lib.instruments.rounding import dtype_name
 
-POINTS = 600  # of a timeline in a record, or few more: a figure cannot show more
+POINTS = 600  # points of a timeline in a record, or a few more: a figure cannot show more
 
 
 def trace(training, device: str, count: int, level_bytes: int = 0) -> dict:

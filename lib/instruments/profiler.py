@@ -119,9 +119,9 @@ def table(trace_events: list[dict]) -> pd.DataFrame:
                 "thread": str(event["tid"]),
                 "at_us": float(event["ts"]),
                 "us": float(event["dur"]),
-                "correlation": arguments.get("correlation"),  # of a kernel with its launch
-                "number": arguments.get("Sequence number"),  # of an operator with its node of the backward graph
-                "dims": arguments.get("Input Dims"),  # of an operator, for each of its inputs
+                "correlation": arguments.get("correlation"),  # tells which launch a kernel has
+                "number": arguments.get("Sequence number"),  # tells which node of the backward graph an operator has
+                "dims": arguments.get("Input Dims"),  # the shapes of an operator's inputs
             })  # fmt: skip
     events = pd.DataFrame(rows).sort_values(["at_us", "us"], ascending=[True, False], kind="stable", ignore_index=True)
     return events.assign(end_us=events["at_us"] + events["us"])

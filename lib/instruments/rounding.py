@@ -9,7 +9,7 @@ from torch import Tensor
 TERM = 0.01  # as in the assignment
 TERMS = 1000
 EPS = 1e-5
-ROWS = 64  # of a norm's input
+ROWS = 64  # rows of a norm's input
 WIDTH = 768
 SCALES = tuple(10.0**power for power in range(-6, 7))
 NORMS = ("layer_norm", "rms_norm")

@@ -95,7 +95,7 @@ class XXL:
     blocks = 126
     parameters = 2 * blocks * d_model * d_ff  # two matrices a block
     state_bytes = 16 * parameters  # all states: fp32 master weights, gradients and AdamW's moments
-    token_bytes = 2 * blocks * (d_model + d_ff)  # that a token keeps: the inputs of both products in bf16
+    token_bytes = 2 * blocks * (d_model + d_ff)  # what a token keeps: the inputs of both products in bf16
 
     @classmethod
     def least_world(cls, tokens: float, device_bytes: float) -> float:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from lib import validate
 from lib.parallel import collectives
 
-BUCKET_MIB = 25.0  # of torch's own DistributedDataParallel
+BUCKET_MIB = 25.0  # the default of torch's own DistributedDataParallel
 VARIANTS = {
     "naive": "one all-reduce a parameter, one after the other, after the backward pass",
     "flat": "one all-reduce of all gradients after the backward pass",
@@ -58,7 +58,7 @@ class DistributedDataParallel(nn.Module):
         self._trained: dict[nn.Parameter, torch.dtype] = {}
         self._with_hook: set[nn.Parameter] = set()
         self._ready: set[Tensor] = set()  # parameters that have their gradient
-        self._pending: list[dist.Work] = []  # of the first buckets
+        self._pending: list[dist.Work] = []  # all-reduces of the first buckets, on their way
         self._sends_in_backward = True
         self._is_armed = False  # a forward pass went through this wrapper, and its gradients may be sent
         self._fill_buckets()

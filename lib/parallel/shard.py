@@ -39,7 +39,7 @@ class Shard:
         self.reducing: tuple[dist.Work, Tensor] | None = None
         # of this rank's rows: the gradient of earlier backward passes; `take_average` adds that of this one
         self.gradient: Tensor | None = None
-        self.is_whole = False  # what the parameter shows
+        self.is_whole = False  # whether the parameter shows the whole one
         self.version = 0  # counts changes in place
         self.param.data = self.local
         self.free()

@@ -22,7 +22,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def __init__(self, params, optimizer_cls: type[torch.optim.Optimizer], **kwargs):
         # `super().__init__` calls add_param_group, which needs these two
         self.owners: dict[nn.Parameter, int] = {}  # the rank that updates each parameter
-        self._elements = [0] * dist.get_world_size()  # of each rank's parameters
+        self._elements = [0] * dist.get_world_size()  # the number of elements that each rank owns
         # it is made with all parameters, since some optimizers look at shapes; it has defaults for what `kwargs` lack
         self.inner = optimizer_cls(params, **kwargs)
         super().__init__([dict(group) for group in self.inner.param_groups], self.inner.defaults)

@@ -13,7 +13,7 @@ from lib.instruments.device import on
 from lib.parallel.ranks import DEVICES
 from lib.timing import Iteration
 
-STEPS = 5  # that are traced, of which one is returned
+STEPS = 5  # steps that are traced, of which one is returned
 ALL_REDUCE = "all-reduce"
 
 

@@ -15,10 +15,10 @@ from lib.stats import moderation
 from lib.stats.intervals import t_reach
 
 FEWEST_ALONE = 3  # processes that give a case an interval without the help of other cases
-EFFICIENCY = 3 / math.pi  # of the Hodges-Lehmann estimate relative to the mean, under normal noise
-LEAST_ERROR = 1e-12  # of a logarithm, where all processes agree
+EFFICIENCY = 3 / math.pi  # the Hodges-Lehmann estimate's, relative to the mean, under normal noise
+LEAST_ERROR = 1e-12  # a logarithm's error where all processes agree
 VAGUE = 100.0  # times the lower end of an interval: beyond it the upper end, and so both ends, tell nothing
-LEAST_FREEDOM = 1.0  # of Student's t: an interval with less tells nothing, as it spans many powers of ten
+LEAST_FREEDOM = 1.0  # Student's t with less spans many powers of ten, so its interval tells nothing
 
 
 def of_pairs(variant_ms: Sequence[float], baseline_ms: Sequence[float]) -> tuple[float, float]:

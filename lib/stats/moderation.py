@@ -22,7 +22,7 @@ def moderate(variances: np.ndarray, freedoms: np.ndarray) -> tuple[np.ndarray, n
     only a share of them: the probability that it is no outlier. The prior has the fewest degrees of freedom within one
     standard error of the likeliest, so that a small table does not claim too much. Returns None for fewer than three
     positive variances."""
-    positive = variances > 0  # that of equal values, or of one process, is 0 and has no logarithm
+    positive = variances > 0  # the variance of equal values, or of one process, is 0 and has no logarithm
     if positive.sum() < FEWEST:
         return None
     weights = np.ones(len(variances))

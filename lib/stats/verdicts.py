@@ -18,7 +18,7 @@ MARGIN = 0.03  # two times are the same when their ratio is shown to lie within 
 # again what was unclear at the first look, and the second look depends on the first.
 LEVEL = 0.025
 LARGEST_LOG = 300.0
-LEAST_SHARE = 0.75  # of a probable gain's interval, in logarithms, that lies above one
+LEAST_SHARE = 0.75  # the share of a probable gain's interval, in logarithms, that must lie above one
 
 
 def judge(estimates: pd.DataFrame, counts: pd.Series) -> pd.DataFrame:

@@ -23,8 +23,8 @@ FAILED = 1
 BAD_INPUT = 2
 IO_ERROR = 74  # this and the next as in sysexits.h
 BUSY = 75
-NO_READER = 141  # of what it prints, as a shell tells it
-WORDS = ("report", "status")  # which are no sweeps
+NO_READER = 141  # nobody reads what it prints; shells give this code
+WORDS = ("report", "status")  # commands, which no sweep may be called
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
 
 

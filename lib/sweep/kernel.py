@@ -27,7 +27,7 @@ class Place:
     """Describe where the kernels of one slot run."""
 
     scratch: Path  # a folder for their files
-    slots: int = 1  # that divide the machine's threads
+    slots: int = 1  # kernels that divide the machine's threads
     gpu: str = ""  # the value of CUDA_VISIBLE_DEVICES that pins a kernel to one GPU; "" leaves it as inherited
 
     def variables(self, folder: Path) -> dict[str, str]:

@@ -31,7 +31,7 @@ class Progress:
         self.ledger = ledger
         self.slots = slots
         self.started = None  # when the jobs that come after the small cases began
-        self.measured_seconds = 0.0  # which the cases of these jobs took, together
+        self.measured_seconds = 0.0  # what the cases of these jobs took, together
         self.in_hand = {}  # labels, by slot
         # without a terminal there is no bar
         form = "{desc} {bar} {n}/{total}"

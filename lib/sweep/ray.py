@@ -34,7 +34,7 @@ except ImportError:
     ray = None
 
 ANSWER_S = 10  # for the head to answer
-READY = Message("ready", "")  # the first from a node that can take part
+READY = Message("ready", "")  # the first message of a node that takes part
 
 _refused = set()  # ids of nodes that cannot take part
 

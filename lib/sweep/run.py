@@ -26,8 +26,8 @@ from lib.sweep.plan import Entry, Job
 LOOK_S = 0.25  # between looks for new records; more often would disturb the measurement
 LONGEST_LOOK_S = 10  # at most so much counts between two looks: in a longer gap the computer or this process slept
 START_S = 120  # for a kernel to start and import, and to end
-TRIES = 2  # of a case, since something else may have ended its first kernel
-STARTS = 3  # of kernels in which no case began, before a job is given up
+TRIES = 2  # tries of a case, since something else may have ended its first kernel
+STARTS = 3  # kernels in which no case began, before a job is given up
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)  # why a disk takes no more
 
 

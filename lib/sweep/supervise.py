@@ -20,7 +20,7 @@ from lib.sweep.progress import Progress
 from lib.sweep.run import Message
 
 LOOK_S = 0.5  # between looks for a signal to stop or another box
-LOSSES = 3  # of workers with the same case in hand, which then counts as crashed
+LOSSES = 3  # lost workers with the same case in hand, after which it counts as crashed
 
 
 Slot = Callable[[Job, float], Iterator[Message]]  # measures a job until a deadline, one at a time
