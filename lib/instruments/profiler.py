@@ -34,7 +34,8 @@ def profile(
     """Return the `metrics` of `count` profiled iterations.
 
     They follow one that is not recorded and one that is discarded. `before` runs before each, outside its phases.
-    `parts` are ranges of torch.profiler.record_function inside the first phase."""
+    `parts` are ranges of torch.profiler.record_function inside the first phase. On a CPU one more iteration gives the
+    table `products`."""
 
     def run() -> None:
         before()
@@ -44,7 +45,11 @@ def profile(
         on(device).synchronize()
 
     # the first one recorded can take several times as long as the others
-    return metrics(trace(run, 1 + count), device, parts, discarded=1)
+    result = metrics(trace(run, 1 + count), device, parts, discarded=1)
+    if device == "cpu":
+        # apart, since noting shapes breaks up freed memory, which made the plain optimizer seven times as slow
+        result["products"] = products(trace(run, 1, record_shapes=True))
+    return result
 
 
 def _note(name: str) -> None:
@@ -52,14 +57,14 @@ def _note(name: str) -> None:
         pass
 
 
-def trace(run: Callable[[], None], count: int) -> list[dict]:
+def trace(run: Callable[[], None], count: int, record_shapes: bool = False) -> list[dict]:
     """Return the events of `count` runs, after one unrecorded one."""
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         file = Path(folder, "trace.json")
         with torch.profiler.profile(
             schedule=torch.profiler.schedule(wait=0, warmup=1, active=count, repeat=1),
             on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(file)),
-            record_shapes=True,
+            record_shapes=record_shapes,
             acc_events=True,  # else PyTorch warns that it clears the events after a cycle, and here is but one
         ) as profiler:
             for _ in range(1 + count):
@@ -75,7 +80,6 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = (), di
     tables give `calls` and `total_us` of the iteration whose total is the median:
     - `kernels`: the most expensive kernels of each phase, on a CPU operators, with their share of all kernels' time.
     - `classes`: the sums of each phase by class (see `kernel_classes`).
-    - `products`, on a CPU: the sums of matrix products by phase and `shape`, and their `flops`.
     - `parts`, there if `parts` names ranges: the sums by class of what ran in them and in the backward nodes of their
       operators."""
     events = table(trace_events)
@@ -97,12 +101,27 @@ def metrics(trace_events: list[dict], device: str, parts: Sequence[str] = (), di
     calls = calls[calls["iteration"] == median]
     result["kernels"] = _largest(calls).to_dict("list")
     result["classes"] = _sum_up(calls, ["phase", "class"]).to_dict("list")
-    if device == "cpu":
-        result["products"] = _products(calls).to_dict("list")
     if parts:
         calls_in_parts = _inside(calls, _part_spans(events, windows, parts), by="thread")
         result["parts"] = _sum_up(calls_in_parts, ["part", "phase", "class"]).to_dict("list")
     return result
+
+
+def products(trace_events: list[dict]) -> dict[str, list]:
+    """Tabulate a CPU's matrix products by phase and `shape`: `calls`, `total_us`, `flops`.
+
+    The trace is one of `record_shapes`."""
+    events = table(trace_events)
+    calls = _inside(_operators(events), _windows(events))
+    made = calls[calls["name"].isin(["aten::mm", "aten::bmm"])]
+    shapes, flops = [], []
+    for left, right, *_ in made["dims"]:
+        sizes = [*left, right[-1]]  # (B,) M, K, N
+        shapes.append(" × ".join(map(str, sizes)))
+        flops.append(2.0 * math.prod(sizes))
+    sums = made.assign(shape=shapes, flops=flops).groupby(["phase", "shape"], observed=True)
+    sums = sums.agg(calls=("us", "count"), total_us=("us", "sum"), flops=("flops", "sum"))
+    return sums.sort_values(["phase", "total_us"], ascending=[True, False]).reset_index().to_dict("list")
 
 
 def table(trace_events: list[dict]) -> pd.DataFrame:
@@ -210,20 +229,6 @@ def _largest(calls: pd.DataFrame) -> pd.DataFrame:
     kernels["share_percent"] = 100 * kernels["total_us"] / phase_us
     kernels = kernels.sort_values(["phase", "total_us"], ascending=[True, False], kind="stable")
     return kernels.groupby("phase", observed=True).head(TOP)
-
-
-def _products(calls: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate matrix products by phase and shape, with the FLOPs of all calls."""
-    products = calls[calls["name"].isin(["aten::mm", "aten::bmm"])].dropna(subset="dims")
-    shapes, flops = [], []
-    for left, right, *_ in products["dims"]:
-        sizes = [*left, right[-1]]  # (B,) M, K, N
-        shapes.append(" × ".join(map(str, sizes)))
-        flops.append(2.0 * math.prod(sizes))
-    products = products.assign(shape=shapes, flops=flops)
-    sums = products.groupby(["phase", "shape"], observed=True)
-    sums = sums.agg(calls=("us", "count"), total_us=("us", "sum"), flops=("flops", "sum"))
-    return sums.sort_values(["phase", "total_us"], ascending=[True, False]).reset_index()
 
 
 def _part_spans(events: pd.DataFrame, windows: pd.DataFrame, parts: Sequence[str]) -> pd.DataFrame:
