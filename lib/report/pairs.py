@@ -54,13 +54,15 @@ def _estimate(used: pd.DataFrame, phase: str, is_by_hand: bool) -> pd.DataFrame:
 def baseline(experiment: str, case: Mapping) -> str:
     """Name a case's baseline by the value in which it differs.
 
-    So it is naive, not compiled, checkpoint 0. A case that ran in pairs without a baseline ran against itself."""
+    So it is naive, not compiled, no checkpoint. A case that ran in pairs without a baseline ran against itself."""
     rival = catalog.baseline(experiment, case)
     if rival is None:
         return "itself"
     for name, value in rival.items():
         if value is False:
             text = f"not {name}"
+        elif value == 0:
+            text = f"no {name}"
         elif isinstance(value, str):
             text = value
         else:
