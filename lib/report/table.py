@@ -56,7 +56,8 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     tables = [_of_machine(rows, names) for _, rows in records.groupby("machine", sort=False)]
     if not tables:
         tables = [_of_machine(records, names)]
-    result = pd.concat(tables, ignore_index=True)
+    # copied into few blocks, else pandas warns of a fragmented frame where a chapter adds a column
+    result = pd.concat(tables, ignore_index=True).copy()
     # records that were just measured name no machine: it is that of the first row
     result.attrs["machine"] = records.attrs.get("machine") or next(iter(result["machine"]), "")
     return result
