@@ -54,7 +54,7 @@ def _estimate(used: pd.DataFrame, phase: str, is_by_hand: bool) -> pd.DataFrame:
 def baseline(experiment: str, case: Mapping) -> str:
     """Name a case's baseline by the value in which it differs.
 
-    So it is naive, not compiled, no checkpoint. A case that ran in pairs without a baseline ran against itself."""
+    So it is naive, not compiled, without checkpoint. A case that ran in pairs without a baseline ran against itself."""
     rival = catalog.baseline(experiment, case)
     if rival is None:
         return "itself"
@@ -62,7 +62,7 @@ def baseline(experiment: str, case: Mapping) -> str:
         if value is False:
             text = f"not {name}"
         elif value == 0:
-            text = f"no {name}"
+            text = f"without {name}"
         elif isinstance(value, str):
             text = value
         else:

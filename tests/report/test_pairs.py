@@ -76,7 +76,7 @@ def test_phases_in_pairs_have_verdicts_of_their_own():
     [
         ("attention", {"variant": "sdpa", "native": False, "precision": "fp32"}, "naive"),
         ("step", {"compiled": True}, "not compiled"),
-        ("memory", {"checkpoint": 1}, "no checkpoint"),
+        ("memory", {"checkpoint": 1}, "without checkpoint"),
         ("ladder", {"switches": "fused"}, "plain"),
     ],
 )
