@@ -1,4 +1,4 @@
-"""Compare each rung of the ladder with the rung before it."""
+"""Choose rungs of the ladder, and compare each with the rung before it."""
 
 import numpy as np
 import pandas as pd
@@ -7,6 +7,21 @@ from lib.catalog import CATALOG
 from lib.stats.verdicts import LEAST_SHARE, MARGIN
 
 ENDS = ["speedup", "speedup_low", "speedup_high"]
+
+
+def choose_batch(rungs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rungs of the largest model; of several batches, that of most rungs."""
+    shape = ["size", "context_length", "batch_size", "losses", "device"]
+    counted = rungs.assign(count=rungs.groupby(shape)["switches"].transform("count"))
+    return rungs.merge(counted.sort_values(["parameters", "count"])[shape].tail(1))
+
+
+def choose_fastest(rungs: pd.DataFrame) -> pd.DataFrame:
+    """Return the fastest rung, of the proven ones if there are any.
+
+    `whole` and `default_allocator` are left out: `examples/train.py` does not have them."""
+    copied = rungs[~rungs["switches"].astype(str).str.contains("whole|default_allocator")]
+    return copied.assign(is_proven=copied["advice"] == "proven").sort_values(["is_proven", "speedup"]).tail(1)
 
 
 def compare(rungs: pd.DataFrame) -> pd.DataFrame:

@@ -48,6 +48,20 @@ def test_a_gain_is_a_quotient_whose_errors_add_up_and_one_without_an_interval_is
     assert table.loc["compiled", "switch_verdict"] == "unclear"
 
 
+def test_the_batch_is_that_of_most_rungs_and_the_fastest_rung_is_proven_and_can_be_copied():
+    # parameters, sequences, switches, speedup, advice
+    rows = [
+        (9, 4, "fused", 1.5, "proven"), (9, 4, "fused+bf16", 1.8, "none"), (9, 4, "compiled+whole", 3.0, "proven"),
+        (9, 1, "fused+bf16", 4.0, "proven"), (1, 4, "fused", 5.0, "proven"),
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["parameters", "batch_size", "switches", "speedup", "advice"])
+    chosen = rungs.choose_batch(table.assign(size=table["parameters"], context_length=8, losses=False, device="cpu"))
+    assert list(chosen["switches"]) == ["fused", "fused+bf16", "compiled+whole"]
+    assert list(rungs.choose_fastest(chosen)["switches"]) == ["fused"]
+    assert list(rungs.choose_fastest(chosen.assign(advice="none"))["switches"]) == ["fused+bf16"]
+    assert rungs.choose_fastest(chosen[:0]).empty
+
+
 def test_without_rungs_there_is_nothing_to_compare():
     table = rungs.compare(pd.DataFrame(columns=["switches", *rungs.ENDS]))
     assert table.empty
