@@ -22,6 +22,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--model", choices=["ours", "encoder", "llama"], default="ours")
 for name, default in {"text": "README.md", "precision": "auto", "steps": 100, "batch": 8, "context": 128}.items():
     parser.add_argument(f"--{name}", type=type(default), default=default)
+parser.add_argument("--masters", action="store_true", help="keep the matrices in bf16, and fp32 masters of them")
 args = parser.parse_args()
 place = device.choose("auto")
 if args.precision == "auto":
@@ -38,13 +39,14 @@ elif args.model == "encoder":
 else:
     network = model.TransformerLM(config.Config(256, args.context, 256, 1024, 4, 4), "sdpa")
 text = torch.tensor(list(Path(args.text).read_bytes()))
-# the switches: keep freed pages, narrow products, compiled layers and loss, fused AdamW, bf16 weights with fp32 masters
+# the switches: keep freed pages, narrow products, compiled layers and loss, fused AdamW or bf16 weights with masters
 allocator.use("keeps")
 autocast = precision.activate(args.precision, place)
 fast.compile_layers(network.to(place))
 mean_loss = torch.compile(model.loss)
-optimizer = fast.MastersAdamW(network.parameters())
-if args.precision == "bf16":
+optimizer = torch.optim.AdamW(network.parameters(), fused=True)
+if args.masters and args.precision == "bf16":
+    optimizer = fast.MastersAdamW(network.parameters())
     optimizer.round_matrices(network)
 for step in range(1, args.steps + 1):
     began_s = time.perf_counter()

@@ -21,22 +21,23 @@ def fresh_graphs():
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("precision", "masters"), [("fp32", False), ("bf16", False), ("bf16", True)])
 @pytest.mark.parametrize("model", ["ours", "encoder", "llama"])
-def test_the_loss_falls_and_in_bf16_there_are_masters(monkeypatch, tmp_path, capsys, model, precision):
+def test_the_loss_falls_with_masters_where_they_are_asked_for(monkeypatch, tmp_path, capsys, model, precision, masters):
     if model == "llama":
         pytest.importorskip("transformers")
     # compiling for real takes minutes
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     (tmp_path / "text").write_text("the quick brown fox " * 20)
     values = {"model": model, "precision": precision, "text": tmp_path / "text", "steps": 4, "batch": 2, "context": 16}
-    monkeypatch.setattr(sys, "argv", ["train", *(f"--{name}={value}" for name, value in values.items())])
+    options = [f"--{name}={value}" for name, value in values.items()] + ["--masters"] * masters
+    monkeypatch.setattr(sys, "argv", ["train", *options])
     torch.manual_seed(0)
     graphs = counters["stats"]["unique_graphs"]
     names = runpy.run_path(str(ROOT / "examples/train.py"))
     losses = [float(loss) for loss in re.findall(r"loss (\S+), [\d,]+ tokens/s", capsys.readouterr().out)]
     assert len(losses) == 4
     assert losses[-1] < losses[0] - 0.1
-    assert any("master" in state for state in names["optimizer"].state.values()) == (precision == "bf16")
+    assert any("master" in state for state in names["optimizer"].state.values()) == masters
     # the update of masters is one graph, and all layers together at least one
-    assert counters["stats"]["unique_graphs"] - graphs > (precision == "bf16")
+    assert counters["stats"]["unique_graphs"] - graphs > masters

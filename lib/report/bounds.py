@@ -16,6 +16,7 @@ from lib.config import MODES
 MOVING = ("read", "copy", "add", "adamw")  # operations of ceilings that only move memory
 PRODUCTS = ("matmul", "projection", "up", "down", "head", "products")
 PRODUCT_PHASES = ("forward_ms", "input_gradients_ms", "weight_gradients_ms")  # a third of the FLOPs each
+EXACT = 1e-5  # a relative error up to which products of fp32 have rounded nothing: fp32 itself may be off by as much
 STEPS = ("step", "ladder", "kernels", "memory", "peers")  # experiments whose iteration is a training step
 
 
@@ -61,11 +62,15 @@ def join_lists(ceilings: pd.DataFrame, machine: str) -> pd.DataFrame:
 def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Return the best FLOP/s by device and precision, and bytes/s by device.
 
-    A rate is that of the median of one round, and of any operation."""
+    A rate is that of the median of one round, and of any operation. Where `bf16_products` or `tf32` round nothing they
+    are another library's products in fp32, and count for fp32, too."""
     ceilings = ceilings[ceilings["status"] == "ok"]
     # a sweep may have measured products alone, or memory alone
-    facts = ceilings.columns.union(["total_ms", "flops", "moved_bytes"], sort=False)
+    facts = ceilings.columns.union(["total_ms", "flops", "moved_bytes", "output_error"], sort=False)
     ceilings = ceilings.reindex(columns=facts)
+    errors = ceilings["output_error"].map(np.max, na_action="ignore").astype(float)
+    is_exact = ceilings["precision"].isin(["bf16_products", "tf32"]) & (errors <= EXACT)
+    ceilings = pd.concat([ceilings, ceilings[is_exact].assign(precision="fp32")], ignore_index=True)
     products = ceilings[ceilings["operation"].isin(PRODUCTS)]
     flops_s = _rates(products, "total_ms", products["flops"])
     # one of a weight's three products may have a better rate than all three

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lib.catalog import CATALOG
+from lib.report import bounds
 from lib.stats.verdicts import LEAST_SHARE, MARGIN
 
 ENDS = ["speedup", "speedup_low", "speedup_high"]
@@ -14,14 +15,6 @@ def choose_batch(rungs: pd.DataFrame) -> pd.DataFrame:
     shape = ["size", "context_length", "batch_size", "losses", "device"]
     counted = rungs.assign(count=rungs.groupby(shape)["switches"].transform("count"))
     return rungs.merge(counted.sort_values(["parameters", "count"])[shape].tail(1))
-
-
-def choose_fastest(rungs: pd.DataFrame) -> pd.DataFrame:
-    """Return the fastest rung, of the proven ones if there are any.
-
-    `whole` and `default_allocator` are left out: `examples/train.py` does not have them."""
-    copied = rungs[~rungs["switches"].astype(str).str.contains("whole|default_allocator")]
-    return copied.assign(is_proven=copied["advice"] == "proven").sort_values(["is_proven", "speedup"]).tail(1)
 
 
 def compare(rungs: pd.DataFrame) -> pd.DataFrame:
@@ -73,14 +66,27 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def choose_fastest(compared: pd.DataFrame) -> pd.DataFrame:
+    """Return the fastest rung of `compare` whose last switch brings something; if none does, the fastest.
+
+    Of those the rungs that are proven against the plain step come first. `whole` and `default_allocator` are left out:
+    `examples/train.py` does not have them."""
+    copied = compared[~compared["switches"].astype(str).str.contains("whole|default_allocator")]
+    gains = copied["switch_advice"].isin(["proven", "probable"])
+    order = copied.assign(gains=gains, is_proven=copied["advice"] == "proven")
+    return order.sort_values(["gains", "is_proven", "speedup"]).tail(1).drop(columns=["gains", "is_proven"])
+
+
 def price(rung: tuple) -> str:
-    """Say what a row of `compare` costs: digits of the logits, or a long first step.
+    """Say what a row of `compare` costs: digits of the logits, and a long first step.
 
     The text is empty if it costs neither."""
     switches = rung.switch.split("+")
-    # fp32 itself may be off by 1e-5: a mode with no larger error has rounded nothing
-    if {"bf16_products", "bf16"} & {*switches} and rung.logits_error > 1e-5:
-        return f", logits off by {100 * rung.logits_error:.2g}%"
+    prices = ""
+    if {"bf16_products", "bf16"}.intersection(switches) and rung.logits_error > bounds.EXACT:
+        prices += f", logits off by {100 * rung.logits_error:.2g}%"
+    elif "bf16_products" in switches and rung.logits_error <= bounds.EXACT:
+        prices += ", by another library that rounds nothing here"
     if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_iteration_ms > 0:
-        return f", first step {rung.first_iteration_ms / 1000:.3g} s"
-    return ""
+        prices += f", first step {rung.first_iteration_ms / 1000:.3g} s"
+    return prices

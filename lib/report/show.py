@@ -81,7 +81,7 @@ def times(row: Row, phase: str = "") -> str:
         return f"as fast as {rival}: {factor}"
     if not ends[0]:
         # a ratio without an interval can be anything but close to one, and still decides nothing
-        return f"{factor} as fast as {rival}, too few rounds for an interval"
+        return f"{factor} as fast as {rival}, without an interval: its rounds are too few or too far apart"
     return f"neither clearly faster nor slower than {rival}: {factor}"
 
 

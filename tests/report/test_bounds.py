@@ -44,6 +44,17 @@ def test_a_ceiling_is_the_best_rate_that_the_median_of_any_round_reached():
     assert memory.empty
 
 
+@pytest.mark.parametrize(("error", "best"), [(4e-7, 2e9), (2e-3, 1e9)])
+def test_products_that_round_nothing_count_for_fp32(error, best):
+    shape = {"operation": "matmul", "rows": 8, "columns": 8, "device": "cpu", "flops": 1e6, "output_error": [error]}
+    rows = [
+        {**shape, "precision": "fp32", "total_ms": [1.0]},
+        {**shape, "precision": "bf16_products", "total_ms": [0.5]},
+    ]
+    products, _ = bounds.best_rates(by_hand.frame(*rows, experiment="ceilings"))
+    assert products.to_dict() == pytest.approx({("cpu", "fp32"): best, ("cpu", "bf16_products"): 2e9})
+
+
 def test_adamw_on_a_list_longer_than_any_matrix_counts_for_memory(reference):
     lists = reference["adam"].query("variant == 'fused' and elements > 8192**2")
     rate = (1e3 * lists["moved_bytes"] / lists["total_ms"].map(np.median)).max()

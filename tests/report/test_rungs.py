@@ -48,18 +48,28 @@ def test_a_gain_is_a_quotient_whose_errors_add_up_and_one_without_an_interval_is
     assert table.loc["compiled", "switch_verdict"] == "unclear"
 
 
-def test_the_batch_is_that_of_most_rungs_and_the_fastest_rung_is_proven_and_can_be_copied():
-    # parameters, sequences, switches, speedup, advice
-    rows = [
-        (9, 4, "fused", 1.5, "proven"), (9, 4, "fused+bf16", 1.8, "none"), (9, 4, "compiled+whole", 3.0, "proven"),
-        (9, 1, "fused+bf16", 4.0, "proven"), (1, 4, "fused", 5.0, "proven"),
-    ]  # fmt: skip
-    table = pd.DataFrame(rows, columns=["parameters", "batch_size", "switches", "speedup", "advice"])
+def test_the_batch_is_that_of_most_rungs():
+    # parameters, sequences, switches
+    rows = [(9, 4, "fused"), (9, 4, "fused+bf16"), (9, 1, "fused+bf16"), (1, 4, "fused")]
+    table = pd.DataFrame(rows, columns=["parameters", "batch_size", "switches"])
     chosen = rungs.choose_batch(table.assign(size=table["parameters"], context_length=8, losses=False, device="cpu"))
-    assert list(chosen["switches"]) == ["fused", "fused+bf16", "compiled+whole"]
-    assert list(rungs.choose_fastest(chosen)["switches"]) == ["fused"]
-    assert list(rungs.choose_fastest(chosen.assign(advice="none"))["switches"]) == ["fused+bf16"]
-    assert rungs.choose_fastest(chosen[:0]).empty
+    assert list(chosen["switches"]) == ["fused", "fused+bf16"]
+    assert set(chosen["batch_size"]) == {4}
+
+
+def test_the_fastest_rung_is_proven_ends_with_a_switch_that_gains_and_can_be_copied():
+    # switches, speedup, advice against plain, advice of the last switch
+    rows = [
+        ("fused", 1.5, "proven", "proven"), ("fused+bf16", 1.8, "proven", "probable"),
+        ("fused+bf16+compiled", 1.9, "none", "proven"), ("fused+bf16+compiled+masters", 2.0, "proven", "none"),
+        ("fused+whole", 3.0, "proven", "proven"),
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["switches", "speedup", "advice", "switch_advice"])
+    assert list(rungs.choose_fastest(table)["switches"]) == ["fused+bf16"]
+    assert list(rungs.choose_fastest(table.assign(advice="none"))["switches"]) == ["fused+bf16+compiled"]
+    nothing = table.assign(advice="none", switch_advice="none")
+    assert list(rungs.choose_fastest(nothing)["switches"]) == ["fused+bf16+compiled+masters"]
+    assert rungs.choose_fastest(table[:0]).empty
 
 
 def test_without_rungs_there_is_nothing_to_compare():
@@ -74,7 +84,7 @@ def test_without_rungs_there_is_nothing_to_compare():
         ("fused", ""),
         ("bf16", ", logits off by 0.73%"),
         ("compiled", ", first step 9.5 s"),
-        ("fused+bf16+compiled", ", logits off by 0.73%"),
+        ("fused+bf16+compiled", ", logits off by 0.73%, first step 9.5 s"),
     ],
 )
 def test_a_price_is_in_digits_or_in_seconds(switch, expected):
@@ -82,3 +92,8 @@ def test_a_price_is_in_digits_or_in_seconds(switch, expected):
     assert rungs.price(row) == expected
     row.logits_error = row.first_iteration_ms = math.nan
     assert rungs.price(row) == ""
+
+
+def test_products_by_another_library_may_round_nothing():
+    row = SimpleNamespace(switch="bf16_products", logits_error=4e-7, first_iteration_ms=9500.0)
+    assert rungs.price(row) == ", by another library that rounds nothing here"

@@ -52,7 +52,10 @@ def ratio(value, low, high, verdict, interval="between processes"):
         (ratio(1 / 1.3, 1 / 1.4, 1 / 1.2, "slower"), "1.3× (1.2 to 1.4) slower than naive"),
         (ratio(1.006, 0.99, 1.021, "same"), "as fast as naive: 1.01× (0.99 to 1.02)"),
         (ratio(1.1, 0.9, 1.3, "unclear"), "neither clearly faster nor slower than naive: 1.1× (0.9 to 1.3)"),
-        (ratio(1.1, math.nan, math.nan, "unclear"), "1.10× as fast as naive, too few rounds for an interval"),
+        (
+            ratio(1.1, math.nan, math.nan, "unclear"),
+            "1.10× as fast as naive, without an interval: its rounds are too few or too far apart",
+        ),
         # no end that is not one reads 1.0
         (ratio(1.14, 1.01, 1.30, "faster"), "1.14× (1.01 to 1.30) faster than naive"),
         (ratio(3.3, 3.1, 3.5, "faster", "within one process"), "3.3× (3.1 to 3.5) faster than naive in this process"),
