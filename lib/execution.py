@@ -132,11 +132,8 @@ def _check(output: Path) -> None:
     """Remove papermill's error marks; raises NotebookFailed unless all cells ran."""
     notebook = remove_error_markers(nbformat.read(output, as_version=4))
     code_cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
-    errors = []
-    for cell in code_cells:
-        for shown in cell.outputs:
-            if shown.output_type == "error":
-                errors.append(f"{shown.ename}: {shown.evalue}")
+    outputs = [shown for cell in code_cells for shown in cell.outputs]
+    errors = [f"{shown.ename}: {shown.evalue}" for shown in outputs if shown.output_type == "error"]
     nbformat.write(notebook, output)
     # papermill takes sys.exit for success
     if code_cells and code_cells[-1].execution_count is None:

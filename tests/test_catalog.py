@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from lib import adam, catalog, watched
+from lib import catalog, watched
 from lib.catalog import CATALOG, Experiment, Variant
 from lib.experiments import ladder
 from lib.experiments.cases import case_class
@@ -37,13 +37,6 @@ def test_a_baseline_is_a_variant_and_a_look_is_one_of_the_palette_that_no_other_
     for variant in variants.values():
         assert variant.baseline in {"", *variants}
         assert set(variant.needs) < set(variants)
-
-
-@pytest.mark.parametrize("variant", CATALOG["adam"].variants)
-def test_step_counts_are_beside_the_parameters_where_the_catalogue_says_so(variant):
-    with adam.torch.device("meta"):
-        state = adam.state(adam.torch.empty(3), variant, amsgrad=False)
-    assert (state["step"].device.type == "meta") == CATALOG["adam"].variants[variant].counts_on_device
 
 
 CASE = {"variant": "sdpa", "native": False, "precision": "fp32", "seq_len": 8}

@@ -69,26 +69,6 @@ def test_a_name_is_assigned_in_one_cell_and_changed_in_no_other(name):
             homes[assigned] = cell.source
 
 
-@pytest.mark.parametrize(
-    ("source", "assigned", "changed"),
-    [
-        ("import numpy as np\nfrom lib import report", {"np", "report"}, set()),
-        ("for row, (low, high) in rows:\n    text += f'{row}'", {"row", "low", "high", "text"}, set()),
-        ("with open(name) as file:\n    (count := 3)", {"file", "count"}, set()),
-        ("def double(x):\n    y = 2 * x\n    x[0] = y\n    return y", {"double"}, set()),
-        ("total = sum(x for x in rows)", {"total"}, set()),
-        ("table['more'] = 1", set(), {"table"}),
-        ("drawing.axes[0].set_title('a')\ndrawing.axes[0].set(xlabel='b')", set(), {"drawing"}),
-        ("table.sort_values('a', inplace=True)\nparts[0].texts.append('b')", set(), {"table", "parts"}),
-        ("del table['a']\nframe.index.name = 'case'", set(), {"table", "frame"}),
-        ("own = []\nown.append(1)\ntable.copy().update(own)", {"own"}, set()),
-    ],
-)
-def test_what_a_cell_assigns_and_changes_is_seen(source, assigned, changed):
-    assert assigned_names(source) == assigned
-    assert changed_names(source) == changed
-
-
 @pytest.fixture(scope="module")
 def run_again(tmp_path_factory):
     """Execute a notebook, then its cells again in reverse, in a kernel that all share; return its answers.

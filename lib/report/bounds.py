@@ -79,7 +79,7 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
             flops_s = np.fmax(flops_s, _rates(products, metric, products["flops"] / 3))
     moving = ceilings[ceilings["operation"].isin(MOVING)]
     elements = moving["rows"] * moving["columns"]
-    # what is smaller than the largest matrix may reach the rate of a cache
+    # what is smaller than the largest matrix may reach the rate of a cache; a list of `join_lists` has one column
     matrix_elements = elements.where(moving["columns"] > 1)
     moving = moving[elements >= matrix_elements.groupby(moving["device"]).transform("max")]
     bytes_s = _rates(moving, "total_ms", moving["moved_bytes"])
@@ -92,8 +92,7 @@ def call_us(machine: str) -> pd.Series:
 
     On CUDA it is a launch. The value is the geometric mean of the rounds' medians, and a device without any is left
     out."""
-    ceilings = load_ceilings(machine)
-    calls = ceilings[(ceilings["operation"] == "call") & (ceilings["status"] == "ok")]
+    calls = records.load_any("ceilings", machine).query("operation == 'call' and status == 'ok'")
     # a sample is the time of a thousand calls in ms, which is that of one call in µs
     medians_us = calls.reindex(columns=["total_ms"])["total_ms"].map(np.median, na_action="ignore").astype(float)
     return np.exp(np.log(medians_us).groupby(calls["device"]).mean())

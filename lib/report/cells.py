@@ -14,7 +14,7 @@ from lib.report.show import LINE
 # tags of cells whose code, or text, the page does not show: `by-hand` tells those who run the notebook what to change
 UNTOLD = {"parameters", "injected-parameters", "measure", "notebook-only", "by-hand"}
 # tags of cells whose last value, the records or the plain table, is for those who run the notebook
-BY_HAND = {"measure", "notebook-only"}
+WITHOUT_VALUE = {"measure", "notebook-only"}
 
 
 def cells_of_page(notebook: NotebookNode) -> list[NotebookNode]:
@@ -31,7 +31,7 @@ def cells_of_page(notebook: NotebookNode) -> list[NotebookNode]:
         if cell.cell_type == "code" and not is_untold:
             code.append(cell.source)
         shown = cell.get("outputs", [])
-        if BY_HAND.intersection(cell.metadata.get("tags", [])):
+        if WITHOUT_VALUE.intersection(cell.metadata.get("tags", [])):
             shown = [output for output in shown if output.output_type != "execute_result"]
         outputs = []
         for output in itertools.chain.from_iterable(map(_outputs, shown)):

@@ -10,7 +10,8 @@ from lib.stats import steady_state
 def find_noisy(frame: pd.DataFrame) -> pd.Series:
     """Tell of each record if the noise probe beside it was slow or unsteady.
 
-    Slow is relative to the first decile of the machine's medians: the smallest may be a moment at a higher clock."""
+    Slow is relative to the first decile of the medians of a machine's records in `frame`: the smallest may be a moment
+    at a higher clock."""
     probes = frame.get("noise_probe_ms", pd.Series(index=frame.index, dtype=object))
     medians = probes.map(statistics.median, na_action="ignore").astype(float)
     quietest = medians.groupby(frame["machine"]).transform("quantile", 0.1)

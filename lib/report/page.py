@@ -51,7 +51,7 @@ def render(machines: Sequence[str]) -> dict[str, str]:
     chapters, failed = execute(machines)
     head = facts(machines[0])
     if records.is_in_git(machines[0]):
-        head["warnings"].insert(0, f"Nothing was measured here: git keeps these records of {machines[0]}.")
+        head["warnings"].insert(0, f"These are stored records of {machines[0]}: nothing was measured here.")
     # a page with a failed chapter is never up to date
     head["sources"] = "" if failed else digest
     head["ids"] = Counter()

@@ -58,15 +58,9 @@ def baseline(experiment: str, case: Mapping) -> str:
     rival = catalog.baseline(experiment, case)
     if rival is None:
         return "itself"
-    for name, value in rival.items():
-        if value is False:
-            text = f"not {name}"
-        elif value == 0:
-            text = f"without {name}"
-        elif isinstance(value, str):
-            text = value
-        else:
-            text = f"{name} {value}"
-        if value != case[name]:
-            return text
-    return ""
+    name, value = next((name, value) for name, value in rival.items() if value != case[name])
+    if value is False:
+        return f"not {name}"
+    if value == 0:
+        return f"without {name}"
+    return value if isinstance(value, str) else f"{name} {value}"

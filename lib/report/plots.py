@@ -9,7 +9,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib.catalog import CATALOG
+from lib.catalog import CATALOG, Variant
 
 # the hues of Okabe and Ito (2008), as light as 3:1 on a white and on a black page allows
 HUES = {
@@ -17,8 +17,11 @@ HUES = {
     "vermilion": "#d55e00", "yellow": "#9c920c", "grey": "#767676", "ink": "#000000",
 }  # fmt: skip
 QUIET, PAGE = HUES["grey"], "#fefefe"
-# what `svg` writes in their place, so that a figure has the inks of the page
-PAGE_INKS = {HUES["ink"]: "currentColor", QUIET: f"var(--quiet, {QUIET})", PAGE: f"var(--page, {PAGE})"}
+# what `svg` writes in their place, so that a figure has the inks of the page; the grey is that of seaborn's legends
+PAGE_INKS = {
+    HUES["ink"]: "currentColor", "#333333": "currentColor", QUIET: f"var(--quiet, {QUIET})",
+    PAGE: f"var(--page, {PAGE})",
+}  # fmt: skip
 # lengths of strokes and gaps, as seaborn takes them
 DASHES = {"": "", "dashed": (4, 1.5), "dotted": (1, 1.2), "dashdot": (4, 1.2, 1, 1.2)}
 STACK = ("sky", "blue", "orange", "green", "purple", "vermilion", "yellow", "grey")  # of the parts of a bar
@@ -92,14 +95,8 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     names = list(names.drop_duplicates())
     # some are variants in two experiments: the one that knows most of them is meant
     variants = max(CATALOG.values(), key=lambda entry: len(set(names) & set(entry.variants))).variants
-    hues = {name: variants[name].hue for name in names if name in variants}
+    looks = {name: variants.get(name, Variant()) for name in names}
+    taken = {variant.hue for variant in looks.values()}
     # ink is for references
-    free_hues = [hue for hue in HUES if hue != "ink" and hue not in hues.values()]
-    free_hues = itertools.cycle(free_hues or HUES)
-    looks = []
-    for name in names:
-        if hues.get(name):
-            looks.append((name, hues[name], variants[name].dash))
-        else:
-            looks.append((name, next(free_hues), ""))
-    return looks
+    free_hues = itertools.cycle([hue for hue in HUES if hue != "ink" and hue not in taken] or HUES)
+    return [(name, variant.hue or next(free_hues), variant.dash) for name, variant in looks.items()]

@@ -135,17 +135,12 @@ def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[st
         frame = frame.reindex(columns=_with_ends(columns, frame))
     frame = _scale_rates(frame)
     numbers = frame.select_dtypes("number")
-    heads = []
-    kinds = []
-    cells = []
-    if _has_values(frame):
-        for name in _values(frame):
-            heads.append(_head(name))
-            kinds.append("number" if name in numbers else "text")
-            cells.append(_format(frame, name))
-    if len(heads) > MOST_COLUMNS:
-        raise BadInput(f"columns: got {len(heads)}, expected at most {MOST_COLUMNS}")
-    return Table(caption, note, heads, kinds, list(zip(*cells, strict=True)))
+    names = _shown_columns(frame) if _has_values(frame) else []
+    if len(names) > MOST_COLUMNS:
+        raise BadInput(f"columns: got {len(names)}, expected at most {MOST_COLUMNS}")
+    kinds = ["number" if name in numbers else "text" for name in names]
+    cells = [_format_column(frame, name) for name in names]
+    return Table(caption, note, [_head(name) for name in names], kinds, list(zip(*cells, strict=True)))
 
 
 def _with_ends(columns: Sequence[str], frame: pd.DataFrame) -> list[str]:
@@ -175,7 +170,7 @@ def _has_values(frame: pd.DataFrame) -> bool:
     return not frame.empty
 
 
-def _values(frame: pd.DataFrame) -> list[str]:
+def _shown_columns(frame: pd.DataFrame) -> list[str]:
     """List the columns with anything in them, without the ends of another."""
     names = []
     for name in frame:
@@ -193,7 +188,7 @@ def _head(name: object) -> str:
     return str(name).replace("_", " ")
 
 
-def _format(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
+def _format_column(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
     """Format the cells of a column: value, and ends "(67–72)" or empty."""
     ends = frame.reindex(columns=[f"{name}_low", f"{name}_high"])
     has_ends = ends.columns.isin(frame.columns).all()

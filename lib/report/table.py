@@ -113,8 +113,7 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     result["samples"] = _count_samples(used).reindex(cases.index, fill_value=0)
     result = result.join(pairs.judge(used, cases[names], is_by_hand))
     has_ends = result[["total_ms_low", "paired_ms_low", "speedup_low"]].notna().any(axis="columns")
-    words = {True: WITHIN if is_by_hand else BETWEEN, False: ""}
-    result["interval"] = has_ends.map(words).astype(str)
+    result["interval"] = np.where(has_ends, WITHIN if is_by_hand else BETWEEN, "")
     return result.join(_bound(records, result))
 
 

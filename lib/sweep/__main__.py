@@ -53,7 +53,7 @@ def sweep(options: argparse.Namespace) -> int:
         from lib.sweep import ray
 
         boxes = ray.connect(options.address)
-    received = _received_signals()
+    received = _catch_signals()
     with shard.hold(own_shard):
         # what a killed supervisor has left
         kernel.clear(own_shard.scratch())
@@ -89,8 +89,8 @@ def _end(planned: Plan, ledger: Ledger, troubles: list[str], received: list[int]
     return 0
 
 
-def _received_signals() -> list[int]:
-    """Return a list that gets the signals to end; ignored ones (`nohup`) stay so."""
+def _catch_signals() -> list[int]:
+    """Catch the signals to end, and return a list that gets them; ignored ones (`nohup`) stay so."""
     received = []
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -35,14 +35,12 @@ class Box:
 
     def free_slot(self, job: Job, busy: dict) -> Slot | None:
         """Return a slot for a job, or None while it has to wait."""
-        free_parts = [part for part in self.parts if part not in busy]
         if self.whole in busy:
             return None
+        free_parts = [part for part in self.parts if part not in busy]
         if self.parts and not job.alone:
             return next(iter(free_parts), None)
-        if len(free_parts) < len(self.parts):
-            return None
-        return self.whole
+        return self.whole if len(free_parts) == len(self.parts) else None
 
 
 def local_boxes(scratch: Path, pins: Sequence[str]) -> Callable[[], list[Box]]:
@@ -121,7 +119,6 @@ class Supervisor:
             case Message("lost", reason):
                 self._requeue(slot, job, reason)
             case None | Exception():
-                # the job has ended
                 del self.busy[slot]
                 self.progress.in_hand.pop(slot, None)
         if isinstance(event, OSError):

@@ -112,7 +112,7 @@ def _blocks(content: object, rounds: int | None) -> list[Block]:
 
 
 def _block(experiment: str, content: object, options: Options, rounds: int | None) -> Block:
-    """Build the cases of one block. Raises ValueError for a wrong name or value."""
+    """Build one block. Raises ValueError for a wrong name or value."""
     if not isinstance(content, dict | None):
         raise ValueError(f"{experiment}: got {validate.shown(content)}, expected a mapping of axes to values")
     axes = dict(content or {})

@@ -36,11 +36,6 @@ def test_every_field_has_a_default_and_the_catalogue_names_it(experiment):
     assert tuple(field.name for field in fields(case)) == CATALOG[experiment].fields
 
 
-def test_what_the_machine_has_no_means_for_is_left_out_and_says_why():
-    case = one("attention", precision="tf32")
-    assert "CUDA" in case.unavailable()
-
-
 def operations(work):
     work.before()
     with torch.profiler.profile() as profile:

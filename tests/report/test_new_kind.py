@@ -122,4 +122,4 @@ def test_a_page_of_records_that_git_keeps_says_so(folder, monkeypatch):
     monkeypatch.setattr(page, "facts", lambda machine: {"warnings": [], "hardware": small_report.HARDWARE})
     monkeypatch.setattr(records, "write", lambda file, text: written.update({file.name: text}))
     page.render([MACHINE])
-    assert f"Nothing was measured here: git keeps these records of {MACHINE}." in written["report.html"]
+    assert f"These are stored records of {MACHINE}: nothing was measured here." in written["report.html"]

@@ -6,16 +6,10 @@ import bs4
 import pandas as pd
 import pytest
 
-from lib import report
 from lib.report.show import ms, note, number, show, times
 from lib.validate import BadInput
 
 ROW = {"total_ms": 69.123, "total_ms_low": 67.2, "total_ms_high": 71.9, "forward_ms": 20.44, "gone_ms": math.nan}
-
-
-def test_a_notebook_gets_functions_from_the_package_and_not_the_modules_of_their_names():
-    assert (report.ms, report.show, report.times) == (ms, show, times)
-    assert all(callable(getattr(report, name)) for name in report.__all__)
 
 
 @pytest.mark.parametrize("row", [ROW, pd.Series(ROW), next(pd.DataFrame([ROW]).itertuples())])

@@ -24,10 +24,6 @@ def test_a_drift_is_found_and_few_series_have_a_false_one(noise):
     assert drifting(noise, 0.06) >= 0.9
 
 
-def test_a_constant_series_is_steady_from_the_first_sample():
-    assert steady_state.steady([1.0] * 20) == 0
-
-
 @pytest.mark.parametrize("noise", simulated_noise.INDEPENDENT)
 def test_the_end_of_the_warm_up_is_found_within_3_iterations(noise):
     random = np.random.default_rng(4)
@@ -48,10 +44,3 @@ def test_the_end_of_the_warm_up_is_found_within_3_iterations(noise):
 )
 def test_a_series_that_never_settles_has_no_start(values):
     assert steady_state.steady(values) is None
-
-
-def test_a_quiet_machine_is_told_from_a_slow_and_from_an_unsteady_one():
-    calm = [0.99, 1.0, 1.01] * 7
-    assert steady_state.quiet(calm, best=1.0)
-    assert not steady_state.quiet([1.2 * time for time in calm], best=1.0)
-    assert not steady_state.quiet([1.0, 1.3] * 10, best=1.0)

@@ -54,22 +54,6 @@ def test_the_same_has_a_95_percent_interval_within_3_percent():
     np.testing.assert_allclose(judged["speedup_low"][is_same], np.exp(low)[is_same])
 
 
-def test_what_does_not_count_changes_no_other_interval():
-    random = np.random.default_rng(4)
-    table = estimated(random, 20)
-    counts = pd.Series(table.index < 8)
-    both = verdicts.judge(table, counts)
-    pd.testing.assert_frame_equal(both[:8], verdicts.judge(table[:8], counts[:8]))
-
-
-def test_without_an_error_nothing_is_known():
-    table = pd.DataFrame({"log": [0.5], "error": [np.nan], "freedom": [1.0]})
-    (row,) = verdicts.judge(table, pd.Series([True])).itertuples()
-    assert (row.verdict, row.advice) == ("unclear", "none")
-    assert row.speedup == pytest.approx(np.exp(0.5))
-    assert np.isnan([row.speedup_low, row.speedup_high]).all()
-
-
 @pytest.mark.parametrize(
     ("log", "error", "advice"),
     [(0.1, 0.06, "probable"), (0.1, 0.2, "none"), (0.02, 0.012, "none"), (0.1, 0.01, "proven")],

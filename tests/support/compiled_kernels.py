@@ -1,12 +1,7 @@
-"""Compile the kernels of `lib.flash` for GPUs that are not here, by their launches.
-
-`python tests/support/compiled_kernels.py 80 90` prints what each variant needs on these architectures.
-"""
+"""Compile the kernels of `lib.flash` for GPUs that are not here, by their launches."""
 
 import contextlib
-import itertools
 import subprocess
-import sys
 import tempfile
 import unittest.mock
 from collections.abc import Iterator
@@ -100,12 +95,3 @@ def disassemble(binary: bytes) -> tuple[dict[str, str], str]:
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     usage, _, code = text[text.index("REG:") :].partition("\n")
     return dict(field.split(":") for field in usage.split()), code
-
-
-if __name__ == "__main__":
-    tables = [
-        measure(int(arch), *variant)
-        for arch in sys.argv[1:]
-        for variant in itertools.product(NUMBERS, HEADS, (True, False))
-    ]
-    print(pd.concat(tables).to_string(index=False))

@@ -1,7 +1,6 @@
 """Functions that tests call in ranks."""
 
 import copy
-import time
 
 import torch
 import torch.distributed as dist
@@ -15,12 +14,6 @@ from lib.parallel import ranks
 def refuse(rank: int) -> None:
     if dist.get_rank() == rank:
         raise ValueError(f"rank {rank} refuses")
-    dist.barrier()
-
-
-def wait_for_rank_0() -> None:
-    if dist.get_rank() == 0:
-        time.sleep(60)
     dist.barrier()
 
 
