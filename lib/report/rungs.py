@@ -5,7 +5,7 @@ import pandas as pd
 
 from lib.catalog import CATALOG
 from lib.report import bounds
-from lib.stats.verdicts import LEAST_SHARE, MARGIN
+from lib.stats import verdicts
 
 ENDS = ["speedup", "speedup_low", "speedup_high"]
 
@@ -54,7 +54,6 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
     gain = own - rival
     low = gain - np.hypot(own - own_low, rival_high - rival)
     high = gain + np.hypot(own_high - own, rival - rival_low)
-    is_probable = (gain > np.log1p(MARGIN)) & (high >= LEAST_SHARE * (high - low))
     return rungs.assign(
         before=before,
         switch=new,
@@ -62,7 +61,7 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
         switch_speedup_low=np.exp(low),
         switch_speedup_high=np.exp(high),
         switch_verdict=np.select([low > 0, high < 0], ["faster", "slower"], "unclear"),
-        switch_advice=np.select([low > 0, is_probable], ["proven", "probable"], "none"),
+        switch_advice=np.select([low > 0, verdicts.is_probable(gain, low, high)], ["proven", "probable"], "none"),
     )
 
 

@@ -60,9 +60,8 @@ def judge(estimates: pd.DataFrame, counts: pd.Series) -> pd.DataFrame:
     high = log + reach
     verdict = pd.Series("unclear", log.index)
     verdict = verdict.mask(low > 0, "faster").mask(high < 0, "slower").mask(is_same, "same")
-    share_above = (high / (high - low)).clip(0, 1)
-    is_probable = (log > math.log1p(MARGIN)) & (share_above >= LEAST_SHARE) & (verdict == "unclear")
-    advice = pd.Series("none", log.index).mask(is_probable, "probable").mask(verdict == "faster", "proven")
+    advice = pd.Series("none", log.index).mask(is_probable(log, low, high), "probable")
+    advice = advice.mask(verdict == "faster", "proven")
     # no end of an interval is beyond what a float holds
     ends = pd.DataFrame({"speedup": log, "speedup_low": low, "speedup_high": high}).clip(-LARGEST_LOG, LARGEST_LOG)
     ratios = np.exp(ends)
@@ -80,3 +79,8 @@ def level(p: pd.Series) -> float:
         return LEVEL
     findings = scipy.stats.false_discovery_control(p.fillna(1.0)) <= LEVEL
     return LEVEL * max(findings.sum(), 1) / len(p)
+
+
+def is_probable(log: pd.Series, low: pd.Series, high: pd.Series) -> pd.Series:
+    """Tell if a logarithm is beyond the margin, and most of its interval above zero."""
+    return (log > math.log1p(MARGIN)) & (high >= LEAST_SHARE * (high - low))
