@@ -1,9 +1,9 @@
 """Notebooks of the new kind give an answer at odd parameters, and their cells can run again in any order."""
 
 import ast
+import dis
 import itertools
 import re
-from symtable import symtable
 
 import nbclient
 import nbformat
@@ -33,8 +33,8 @@ def code_cells(notebook):
 
 def assigned_names(source):
     """Return the names that a cell assigns, those of loops, imports and `with` included."""
-    symbols = symtable(source, "cell", "exec").get_symbols()
-    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    instructions = dis.get_instructions(compile(source, "cell", "exec"))
+    return {instruction.argval for instruction in instructions if instruction.opname == "STORE_NAME"}
 
 
 def changed_names(source):

@@ -43,11 +43,11 @@ def connect(address: str) -> Callable[[], list[Box]]:
     """Return a function that lists the boxes of a cluster at `address` (host:port).
 
     Raises ValueError without Ray or such a cluster."""
-    if ray is None:
-        raise ValueError("address: Ray is not installed here; `make .venv/cluster` installs it")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(f"address: got {address!r}, expected host:port")
+    if ray is None:
+        raise ValueError("address: Ray is not installed here; `make .venv/cluster` installs it")
     try:
         # Ray itself would try for minutes
         socket.create_connection((host, int(port)), ANSWER_S).close()
