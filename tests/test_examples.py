@@ -11,14 +11,7 @@ from torch._dynamo.utils import counters
 
 from lib.paths import ROOT
 
-pytestmark = pytest.mark.usefixtures("fresh_graphs", "one_thread", "former_precision")
-
-
-@pytest.fixture
-def fresh_graphs():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
+pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
 
 
 @pytest.mark.parametrize(("precision", "masters"), [("fp32", False), ("bf16", False), ("bf16", True)])
@@ -33,6 +26,7 @@ def test_the_loss_falls_with_masters_where_they_are_asked_for(monkeypatch, tmp_p
     options = [f"--{name}={value}" for name, value in values.items()] + ["--masters"] * masters
     monkeypatch.setattr(sys, "argv", ["train", *options])
     torch.manual_seed(0)
+    torch.compiler.reset()
     graphs = counters["stats"]["unique_graphs"]
     names = runpy.run_path(str(ROOT / "examples/train.py"))
     losses = [float(loss) for loss in re.findall(r"loss (\S+), [\d,]+ tokens/s", capsys.readouterr().out)]

@@ -184,15 +184,6 @@ def test_a_weight_that_is_changed_from_outside_is_the_one_that_trains_on(change)
     assert weight.dtype == torch.bfloat16
 
 
-def test_weights_that_were_assigned_before_the_optimizer_was_made_are_trained():
-    torch.manual_seed(4)
-    state = TransformerLM(TINY).state_dict()
-    network, optimizer = rounded(lambda network: network.load_state_dict(copy.deepcopy(state), assign=True))
-    check(full(network, optimizer), state, 0)
-    train(network, optimizer)
-    assert all(not torch.equal(weight, state[name]) for name, weight in full(network, optimizer).items())
-
-
 @pytest.mark.parametrize("other", ["layers.1.ffn.w1", "token_embeddings"])
 def test_a_weight_that_two_modules_share_is_one_weight(other):
     def share(network):
@@ -204,22 +195,6 @@ def test_a_weight_that_two_modules_share_is_one_weight(other):
     assert train(network, optimizer) == pytest.approx(train(*reference), rel=1e-3)
     check(full(network, optimizer), reference[0].state_dict())
     assert network.token_embeddings.weight.dtype == torch.float32
-
-
-def test_an_average_and_a_checkpoint_have_the_digits_of_the_masters():
-    network, optimizer = rounded()
-    average = copy.deepcopy(full(network, optimizer))
-    reference, plain_optimizer = plain()
-    expected = copy.deepcopy(reference.state_dict())
-    for _ in range(3):
-        train(network, optimizer, 1)
-        train(reference, plain_optimizer, 1)
-        for mean, weights in ((average, full(network, optimizer)), (expected, reference.state_dict())):
-            for name, weight in weights.items():
-                mean[name].lerp_(weight, 1e-3)
-    check(average, expected, 1e-6)
-    reference.load_state_dict(full(network, optimizer), strict=True)
-    check(reference.state_dict(), full(network, optimizer), 0)
 
 
 @pytest.mark.parametrize("copied", [False, True])

@@ -5,26 +5,12 @@ import functools
 import io
 from types import SimpleNamespace
 
-import nbformat
 import pytest
 
 import small_report
 from lib import catalog, records
 from lib.report import __main__ as command
-from lib.report import answers
 from lib.report.table import table
-
-
-@pytest.fixture
-def displayed(monkeypatch):
-    """The outputs that answers and figures have displayed, as a notebook would keep them."""
-    outputs = []
-
-    def display(data, raw, metadata):
-        outputs.append(nbformat.v4.new_output("display_data", data, metadata=metadata))
-
-    monkeypatch.setattr(answers, "display", display)
-    return outputs
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,20 @@
 """An answer is shown, and those of the last report are loaded; `test_page` has how they are collected and quoted."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from lib.report import answers
 from small_report import MACHINE
 
 
-def test_an_answer_is_shown_in_bold_unless_it_has_bold_words_of_its_own_or_is_not_to_be_shown(displayed):
+def test_an_answer_is_shown_in_bold_unless_it_has_bold_words_of_its_own_or_is_not_to_be_shown(monkeypatch):
+    display = Mock()
+    monkeypatch.setattr(answers, "display", display)
     answers.answer("adam", "Fused is fastest.")
     answers.answer("step", "It has **bold** words of its own.")
     answers.answer("adam_ms", "4.2", shown=False)
-    shown = [output.data.get("text/markdown") for output in displayed]
+    shown = [call.args[0].get("text/markdown") for call in display.call_args_list]
     assert shown == ["**Fused is fastest.**", "It has **bold** words of its own.", None]
 
 

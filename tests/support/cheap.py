@@ -1,7 +1,7 @@
 """A cheap experiment, whose cases behave as they say, and sweeps of it as processes of their own.
 
 `python tests/support/cheap.py NAME [options]` is `python -m lib.sweep NAME [options]` with the notebooks of the folder
-$CHEAP. Its kernels load no torch: they do as `lib.experiments.measure` does, and keep a journal.
+$CHEAP. Its kernels load no torch: `measure` takes the place of that of `lib.experiments.attempt`, and keeps a journal.
 """
 
 import contextlib
@@ -64,36 +64,16 @@ BEHAVIOURS = {
 }
 
 
-def run(names):
-    """Measure the grid of the notebook's names, as `lib.experiments.measure` does in a sweep."""
-    from lib import records
-
-    settle_names()
-    from lib.experiments import cases
-
-    round = names["round"]
-    measured = []
-    grid = cases.grid("cheap", **{name: names[name] for name in records.fields("cheap")})
-    with contextlib.suppress(KeyboardInterrupt):
-        for case in cases.order(grid, round):
-            if records.name(vars(case)) in names["skip"]:
-                continue
-            record = measure(case, round, names["seconds"])
-            records.save(record)
-            measured.append(record)
-            if records.ends_process(record):
-                break
-    return records.frame("cheap", measured)
-
-
-def measure(case, round, seconds):
-    """Note a case in the journal, do what it says, and return its record."""
+def measure(case, round, seconds, slots=1):
+    """Take the place of `attempt.measure`: note a case in the journal, do what it says, and return its record."""
     global earlier_cases
     from lib import records
 
     began = time.time()
     started = records.now()
-    note(case.number, round, share=int(os.environ["SLOTS"]), seconds=seconds)
+    entry = {"number": case.number, "round": round, "pid": os.getpid(), "seconds": seconds}
+    with Path(os.environ["CHEAP"], "journal").open("a") as file:
+        file.write(f"{json.dumps(entry)}\n")
     time.sleep(case.pause_ms / 1000)
     status, metrics = "ok", {"total_ms": [1.0]}
     if case.behaviour == "oom":
@@ -111,39 +91,34 @@ def measure(case, round, seconds):
     )
 
 
-def note(number, round, **facts):
-    """Add a line to the journal, whole even when several processes write."""
-    entry = {"number": number, "round": round, "pid": os.getpid(), "time": time.time(), **facts}
-    file = os.open(Path(os.environ["CHEAP"], "journal"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(file, f"{json.dumps(entry)}\n".encode())
-    os.close(file)
-
-
 def journal(folder, number=None):
-    """The cases of one number, or all, in the order in which they began; a line torn by a kill is left out."""
-    entries = []
-    if (folder / "journal").exists():
-        for line in (folder / "journal").read_text().splitlines():
-            with contextlib.suppress(ValueError):
-                entries.append(json.loads(line))
-    return [entry for entry in entries if number in (None, entry["number"])]
+    """The cases of one number, or all, in the order in which they began."""
+    file = folder / "journal"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [entry for entry in map(json.loads, lines) if number in (None, entry["number"])]
 
 
 # what a reader has saved: a sweep passes every axis, so that none of it matters
 PARAMETERS = (
     'number = [99 for _ in "ab"]\nbehaviour: str = "kill"\nanother = 1\nseconds = 9.0\nround = 0\nmachine = "x"'
 )
-MEASURE = "import cheap\nrecords = cheap.run(vars())\nrecords"
+MEASURE = """
+import cheap
+cheap.settle_names()
+from lib.experiments import measure
+records = measure.run("cheap", vars())
+records
+"""
 
 
 def settle_names():
-    """Put the experiment in the place of the project's."""
+    """Put the experiment, and how a case is measured, in the place of the project's."""
     from lib import catalog, watched
 
     watched.digest = lambda experiment: CODE
     catalog.CATALOG.clear()
     catalog.CATALOG["cheap"] = ENTRY
-    sys.modules["lib.experiments.cheap"] = sys.modules["cheap"]
+    sys.modules["lib.experiments.cheap"] = sys.modules["lib.experiments.attempt"] = sys.modules["cheap"]
 
 
 def settle(folder):
