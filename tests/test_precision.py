@@ -22,13 +22,10 @@ def test_a_precision_computes_linear_layers_in_its_type_and_products_of_fp32_str
     torch.set_float32_matmul_precision("high")
     context = precision.activate(name, "cpu")
     assert torch.get_float32_matmul_precision() == "highest"
-    assert linear_dtype(context) == linear_dtype(context) == dtype  # it can be entered again
+    with torch.autocast("cpu", torch.float16):
+        # fp32 even within another one
+        assert linear_dtype(context) == linear_dtype(context) == dtype  # it can be entered again
     assert not torch.is_autocast_enabled("cpu")
-
-
-def test_fp32_is_without_autocast_even_within_one():
-    with torch.autocast("cpu", torch.bfloat16), precision.activate("fp32", "cpu"):
-        assert not torch.is_autocast_enabled("cpu")
 
 
 @pytest.mark.parametrize(

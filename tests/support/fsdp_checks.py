@@ -10,13 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lib.parallel.fsdp import FullySharded
-from training_checks import (
-    add_up,
-    built,
-    difference,
-    rank_loss,
-    whole,
-)
+from training_checks import add_up, built, difference, rank_loss, whole
 
 
 def assign_data(module: nn.Module) -> None:

@@ -11,12 +11,7 @@ from lib.adam import AdamW, Hyper
 from lib.fast import MastersAdamW, full_state_dict
 from lib.parallel.ddp import DistributedDataParallel
 from lib.parallel.sharded import ShardedOptimizer
-from training_checks import (
-    add_up,
-    built,
-    difference,
-    rank_loss,
-)
+from training_checks import add_up, built, difference, rank_loss
 
 OPTIMIZERS = {
     "torch": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),

@@ -17,11 +17,7 @@ from lib.parallel.ddp import DistributedDataParallel
 from lib.parallel.fsdp import FullySharded
 
 EXAMPLES = 4  # of a rank
-
-
 TOY = lm.Config(23, 8, 8, 12, 2, 2)
-
-
 TINY = replace(lm.SIZES["tiny"], context_length=16)
 
 
