@@ -1,5 +1,6 @@
 """The page is the executed notebooks, in order, without what a reader does not need, and loads nothing."""
 
+import copy
 import json
 import re
 
@@ -7,7 +8,7 @@ import bs4
 import pytest
 
 import small_report
-from lib import watched
+from lib import records, sources, watched
 from lib.report import __main__ as command
 from lib.report import page
 from small_report import MACHINE
@@ -24,7 +25,7 @@ def section(parsed, name) -> bs4.Tag:
 
 def test_chapters_stand_in_their_order_and_the_summary_first(parsed):
     sections = [tag.get("id") for tag in parsed.find_all("section")]
-    assert sections == ["summary", "step", "attention", "adam", "precision", "warmup", "published", "method"]
+    assert sections == ["summary", "step", "kernels", "attention", "adam", "precision", "warmup", "published", "method"]
     contents = [link.get("href") for link in parsed.select("nav > div a")]
     assert contents == [f"#{name}" for name in sections]
 
@@ -55,6 +56,25 @@ def test_ids_are_unique_and_those_of_headings_name_their_chapter(parsed):
     assert fragments <= set(ids)
 
 
+def texts_of(section):
+    """Return the texts of a chapter in their order, without the code."""
+    shown = copy.copy(section)
+    for fold in shown.select("details.code"):
+        fold.decompose()
+    return list(shown.stripped_strings)
+
+
+def test_a_chapter_has_its_own_order_and_no_plain_table(parsed):
+    assert texts_of(section(parsed, "adam")) == [
+        "The optimizer", "Which AdamW is fastest?", "bf16 on this machine: not measured by this sweep", "Nothing yet",
+        "Fused AdamW is fastest.", "adam/fused.r1.json: skipped: checksum",
+    ]  # fmt: skip
+
+
+def test_a_chapter_without_any_record_is_its_question_and_one_line(parsed):
+    assert texts_of(section(parsed, "kernels")) == ["Kernels", "Which ones run?", "Not measured by this sweep."]
+
+
 def test_code_is_folded_but_that_of_parameters_and_measuring_is_not_shown(parsed):
     attention = section(parsed, "attention")
     assert "secret-measure-code" not in attention.get_text()
@@ -76,7 +96,9 @@ def test_warnings_and_what_is_missing_are_lines_said_once_below_the_answer_and_p
     lines = [(line.find_parent("section")["id"], line.get_text()) for line in parsed.select("p.missing")]
     assert lines == [
         ("summary", "What to switch on: gains and prices: not measured by this sweep"),
+        ("kernels", "Not measured by this sweep."),
         ("attention", "bf16 on this machine: not measured by this sweep"),
+        ("adam", "bf16 on this machine: not measured by this sweep"),
         ("adam", "adam/fused.r1.json: skipped: checksum"),
     ]
     assert re.search("sdpa is.*Predict.*not measured by", section(parsed, "attention").get_text(), re.DOTALL)
@@ -92,6 +114,8 @@ def test_a_chapter_that_fails_is_a_box_and_the_page_goes_on(report, parsed):
     assert "Never reached." in section(parsed, "precision").get_text()
     assert MACHINE in section(parsed, "method").get_text()
     assert report.exit_code == 1
+    # such a page is never up to date
+    assert sources.of_page(report.file) == ""
     assert [line.partition(":")[0] for line in report.stderr] == ["precision", "warmup", "published"]
 
 
@@ -149,6 +173,17 @@ def test_the_head_says_once_that_most_noise_probes_were_bad(monkeypatch):
     assert page.facts(MACHINE)["warnings"] == [
         "Most noise probes were slow or unsteady: measure again when the machine is quiet."
     ]
+
+
+@pytest.mark.usefixtures("in_report")
+def test_a_page_of_records_that_git_keeps_says_so(monkeypatch):
+    written = {}
+    monkeypatch.setattr(page, "execute", lambda machines: ({}, {}))
+    monkeypatch.setattr(page, "facts", lambda machine: {"warnings": [], "hardware": small_report.HARDWARE})
+    monkeypatch.setattr(records, "is_in_git", lambda machine: True)
+    monkeypatch.setattr(records, "write", lambda file, text: written.update({file.name: text}))
+    page.render([MACHINE])
+    assert f"These are stored records of {MACHINE}: nothing was measured here." in written["report.html"]
 
 
 @pytest.mark.usefixtures("in_report")

@@ -95,6 +95,11 @@ from IPython.display import Image, Latex, display
 display(Image(data=bytes.fromhex("ffd8ffe0"), format="jpeg"), Latex("$y^2$"))
 print("\\x1b[31mred\\x1b[0m")
 """
+MEASURE = """
+from lib import records as stored
+records = stored.load("{name}", machine)
+records
+"""
 PARAMETERS = ("", 'variant = "naive"\nmachine = ""', "parameters")
 MISSING = ("", "report.show(pd.DataFrame(columns=['total_ms']), 'bf16 on this machine')")
 
@@ -132,8 +137,17 @@ CHAPTERS = {
     "adam": [
         ("# The optimizer\n\nWhich AdamW is fastest?", ""),
         PARAMETERS,
-        ("", SETUP + "report.answer('adam', 'Fused AdamW is fastest.')\nreport.answer('adam_ms', '4.2', shown=False)"),
+        ("", SETUP),
+        ("", MEASURE.format(name="adam"), "measure"),
+        ("", "table = report.table(records)\ntable", "notebook-only"),
+        MISSING, ("## Nothing yet", ""), MISSING,
+        ("", "report.answer('adam', 'Fused AdamW is fastest.')\nreport.answer('adam_ms', '4.2', shown=False)"),
         ("", NOISE),
+    ],
+    # of which there are no records
+    "kernels": [
+        ("# Kernels\n\nWhich ones run?", ""), ("- Change it.", "", "by-hand"), PARAMETERS,
+        ("", MEASURE.format(name="kernels"), "measure"), ("## Never reached", ""), ("", "1 / 0"),
     ],
     "precision": [("# Precision\n\nHow exact is bf16?", ""), PARAMETERS, ("", "1 / 0"), ("Never reached.", "")],
     "warmup": [("# First steps\n\nHow long are they?", ""), PARAMETERS, ("", "import os; os._exit(1)")],
@@ -149,7 +163,7 @@ def at(folder):
         patch.setattr(notebooks, "NOTEBOOKS", folder / "notebooks")
         patch.setattr(paths, "REFERENCE", folder / "reference")
         patch.setattr(records, "REFERENCE", folder / "reference")
-        patch.setattr(page, "CATALOG", ["adam"])
+        patch.setattr(page, "CATALOG", ["adam", "kernels"])
         yield
 
 
