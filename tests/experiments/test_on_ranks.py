@@ -13,13 +13,6 @@ def collective(operation="all_reduce", world=2):
     return Collectives(operation, 1.000006, world, "gloo", "cpu")
 
 
-@pytest.fixture(scope="module")
-def same_ranks(two_ranks):
-    on_ranks._worlds[2, "gloo"] = two_ranks
-    yield
-    on_ranks._worlds.clear()
-
-
 @pytest.fixture
 def started(monkeypatch):
     """Say which worlds start and end, where none does; one of three ranks runs out of memory."""

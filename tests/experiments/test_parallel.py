@@ -7,21 +7,16 @@ import pytest
 import torch
 
 import rank_checks
-from lib.experiments import attempt, on_ranks
+from lib.experiments import attempt
 from lib.experiments.parallel import VARIANTS, Parallel
 from lib.parallel.timeline import ALL_REDUCE
 
+pytestmark = pytest.mark.usefixtures("same_ranks", "own_results", "no_probe")
 CASE = Parallel("tiny", 8, 2, "fp32", "naive", 0, 2, "auto", "cpu")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _ranks_end():
-    yield
-    on_ranks.close()
-
-
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "plain"])
-def test_two_ranks_take_the_step_of_one_process(variant, own_results, no_probe):
+def test_two_ranks_take_the_step_of_one_process(variant):
     record = attempt.measure(replace(CASE, variant=variant), 1, 0.01)
     assert record["status"] == "ok", record["metrics"]
     metrics = record["metrics"]
@@ -41,11 +36,11 @@ def test_two_ranks_take_the_step_of_one_process(variant, own_results, no_probe):
 
 
 @pytest.mark.parametrize("variant", ["fsdp", "torch_fsdp"])
-def test_shards_in_bf16_give_their_logits_in_fp32(variant, own_results, no_probe):
+def test_shards_in_bf16_give_their_logits_in_fp32(variant, two_ranks):
     bf16 = replace(CASE, variant=variant, precision="bf16")
     record = attempt.measure(bf16, 1, 0.01)
     assert record["status"] == "ok", record["metrics"]
-    assert on_ranks._worlds[2, "gloo"].run(rank_checks.dtype_of_logits, case=bf16) == [torch.float32] * 2
+    assert two_ranks.run(rank_checks.dtype_of_logits, case=bf16) == [torch.float32] * 2
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-from lib.experiments.peers import Peers
-from plain import measured
-
-
-def one(program="transformers", precision="fp32", context_length=8, batch_size=1, device="cpu"):
-    return Peers("tiny", context_length, batch_size, precision, program, device)
+from plain import measured, one
 
 
 @pytest.fixture
@@ -22,7 +17,7 @@ def eager(monkeypatch):
 
 
 def test_logits_gradient_and_update_of_the_llama_are_those_of_the_plain_model_and_it_runs_in_pairs(eager):
-    metrics = measured(one(batch_size=2))
+    metrics = measured(one("peers", program="transformers"))
     for name in ("logits_error", "gradient_error", "update_error"):
         assert metrics[name][0] < 1e-4
     assert metrics["peer_version"].split(".")[0].isdigit()
@@ -32,4 +27,4 @@ def test_logits_gradient_and_update_of_the_llama_are_those_of_the_plain_model_an
 def test_where_transformers_is_missing_it_is_left_out(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
-    assert one().unavailable() == "transformers is not installed (make peers)"
+    assert one("peers", program="transformers").unavailable() == "transformers is not installed (make peers)"

@@ -153,10 +153,9 @@ def backward_twice() -> None:
     network = DistributedDataParallel(built("plain"), "overlap")
     losses = [rank_loss(network, step, 0) for step in range(2)]
     losses[0].backward()
-    try:
+    with pytest.raises(RuntimeError, match="before finish_gradient_synchronization"):
         losses[1].backward()
-    finally:
-        network.finish_gradient_synchronization()
+    network.finish_gradient_synchronization()
 
 
 class Failing(torch.autograd.Function):

@@ -1,12 +1,11 @@
 """A record means done, and the ledger tells what is left."""
 
-import json
-import os
 import resource
 
 import pytest
 import torch
 
+import cheap
 from lib import records, watched
 from lib.instruments.device import Cpu
 from lib.sweep import plan, sweep_file
@@ -20,9 +19,8 @@ def jobs(here):
     return plan.make(sweep_file.load("cheap"), Shard()).jobs
 
 
-def save(job, entry, status="ok", torch=torch.__version__, **metrics):
-    environment = json.loads(os.environ["CHEAP_ENVIRONMENT"]) | {"torch": torch}
-    return records.save(records.create("cheap", entry.case, job.round, status, metrics, environment, seconds=2.0))
+def save(job, entry, status="ok", **metrics):
+    return records.save(cheap.record(entry.case, job.round, status, metrics))
 
 
 def test_a_record_means_done_and_a_damaged_one_is_none(jobs):
@@ -47,9 +45,10 @@ def test_records_of_other_code_are_measured_again_once(jobs, monkeypatch):
     assert entry not in ledger.left(jobs[0])
 
 
-def test_stale_measures_again_what_another_pytorch_measured(jobs):
+def test_stale_measures_again_what_another_pytorch_measured(jobs, monkeypatch):
     entry = jobs[0].entries[0]
-    save(jobs[0], entry, torch="0.1")
+    save(jobs[0], entry)
+    monkeypatch.setattr(torch, "__version__", "0.1")
     assert entry not in Ledger(jobs).left(jobs[0])
     assert entry in Ledger(jobs, other_torch=True).left(jobs[0])
 

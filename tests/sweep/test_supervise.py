@@ -1,8 +1,6 @@
 """The supervisor hands jobs to free slots, keeps the records that come back, and repeats what a lost slot had."""
 
 import itertools
-import json
-import os
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import cheap
 from lib import records
 from lib.sweep import plan, progress, run, sweep_file
 from lib.sweep.ledger import Ledger
@@ -27,8 +26,7 @@ def slot(loses=lambda number: False):
             if loses(entry.case["number"]):
                 yield Message("lost", "its machine lost power")
                 return
-            environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
-            record = records.create("cheap", entry.case, job.round, "ok", {}, environment, seconds=1.0)
+            record = cheap.record(entry.case, job.round, seconds=1.0)
             records.save(record)
             yield Message("record", record)
 
@@ -105,7 +103,6 @@ def test_neither_a_jump_between_two_looks_nor_a_clock_set_back_is_run_time(jobs,
     job = jobs[0]
     clock_s = itertools.count(step=3600)
     monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: next(clock_s)))
-    environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
     executing = Future()
 
     def execute(parameters, on_measure):
@@ -115,7 +112,7 @@ def test_neither_a_jump_between_two_looks_nor_a_clock_set_back_is_run_time(jobs,
 
     def end():
         for entry in job.entries:
-            records.save(records.create("cheap", entry.case, 1, "ok", {}, environment, "2001-01-01T00:00:00+00:00"))
+            records.save(cheap.record(entry.case, 1, started="2001-01-01T00:00:00+00:00"))
         executing.set_result(None)
 
     followed = run._one_execution(job, list(job.entries), float("inf"), SimpleNamespace(execute=execute))
@@ -125,8 +122,7 @@ def test_neither_a_jump_between_two_looks_nor_a_clock_set_back_is_run_time(jobs,
 def test_the_expected_end_comes_from_the_times_so_far(jobs):
     shown = progress.Progress("cheap", Shard(), Ledger(jobs), 1)
     assert shown.expected_end() == "no case has a time yet"
-    environment = json.loads(os.environ["CHEAP_ENVIRONMENT"])
-    record = records.create("cheap", jobs[0].entries[0].case, 1, "ok", {}, environment, seconds=120.0)
+    record = cheap.record(jobs[0].entries[0].case, 1, seconds=120.0)
     shown.ends("slot", record)
     assert shown.expected_end() == "at least 10 min left"  # five more like it, whose kernels must start too
     shown.ends_first()
