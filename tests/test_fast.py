@@ -246,19 +246,15 @@ def test_equal_layers_compile_to_one_graph_and_give_the_eager_results():
     assert counters["stats"]["unique_graphs"] == graphs + 1
 
 
-def test_layers_are_the_elements_of_all_lists():
+def test_layers_are_the_elements_of_all_lists(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **options: compiled.append((module, options)))
     layer = nn.Module()
     layer.experts = nn.ModuleList([nn.Linear(2, 2)])
-    network = nn.Module()
-    network.body = nn.Module()
-    network.body.blocks = nn.ModuleList([layer])
-    network.heads = nn.ModuleList([nn.Linear(2, 2)])
-    compiled = []
-    for module in network.modules():
-        module.compile = lambda module=module, **options: compiled.append((module, options))
+    network = nn.ModuleDict({"blocks": nn.ModuleList([layer]), "heads": nn.ModuleList([nn.Linear(2, 2)])})
     fast.compile_layers(network)
-    layers = [layer, layer.experts[0], network.heads[0]]
-    assert compiled == [(each, {"dynamic": False}) for each in layers]
+    layers = [layer, layer.experts[0], network["heads"][0]]
+    assert compiled == list(zip(layers, [{"dynamic": False}] * 3, strict=True))
 
 
 def test_a_master_is_followed_as_long_as_the_weight_is_its_rounding():

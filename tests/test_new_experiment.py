@@ -12,12 +12,15 @@ import pytest
 from lib.paths import ROOT
 
 TOY = ROOT / "tests" / "support" / "toy"
-ENTRY = """    "softmax": Experiment(
+ENTRY = """
+    "softmax": Experiment(
         title="Softmaxes", fields=("variant", "width", "device"),
         variants={"stepwise": Variant(hue="ink"), "one_call": Variant("stepwise", "green")}
     ),
-}
-"""
+}  # fmt: skip
+
+
+def baseline"""
 LINE = "softmax: {variant: [stepwise, one_call], width: [64, 256], rounds: 1, seconds: 0.02}\n"
 SHOW_AND_TEST = """
 import sys
@@ -40,9 +43,8 @@ def repository(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(TOY, tmp_path, dirs_exist_ok=True)
     catalog = tmp_path / "lib" / "catalog.py"
-    before, closing, after = catalog.read_text().partition("\n}  # fmt: skip\n\n\ndef baseline")
-    assert closing
-    catalog.write_text(before + "\n" + ENTRY.removesuffix("}\n").rstrip("\n") + closing + after)
+    before, after = catalog.read_text().split("\n}  # fmt: skip\n\n\ndef baseline")
+    catalog.write_text(before + ENTRY + after)
     (tmp_path / "notebooks" / "sweeps" / "one.yaml").write_text(LINE)
     return tmp_path
 

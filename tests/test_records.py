@@ -6,12 +6,9 @@ import os
 
 import pytest
 
+from by_hand import ADAM as CASE
 from lib import records, validate, watched
 
-CASE = {
-    "variant": "fused", "shapes": "equal", "num_params": 8, "param_size": 16, "amsgrad": True, "cold": False,
-    "device": "cpu",
-}  # fmt: skip
 AROUND = {"machine": "test-1c", "hardware": "a test"}
 
 

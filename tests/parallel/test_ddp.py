@@ -1,11 +1,8 @@
 """Replicas that average their gradients train as one process does on the examples of all ranks."""
 
-import pandas as pd
 import pytest
 
-import optimizer_checks
 import training_checks as checks
-from lib.instruments import environment
 from lib.parallel.ddp import VARIANTS
 
 SIZES = [(variant, 0.0016) for variant in VARIANTS] + [("bucketed", 0.0001), ("bucketed", 0.01)]
@@ -42,10 +39,3 @@ def test_a_wrapper_can_be_used_as_pytorchs(two_ranks, variant):
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_module_can_be_let_go(two_ranks, kind):
     assert two_ranks.run(checks.freed, kind=kind) == [True, True]
-
-
-@pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
-def test_rounded_matrices_with_masters_train_as_in_one_process(two_ranks):
-    by_rank = pd.DataFrame(two_ranks.run(optimizer_checks.masters, is_sharded=False))
-    assert (by_rank["error"] < 0.1).all()
-    assert (by_rank["between_ranks"] == 0).all()

@@ -5,7 +5,6 @@ import pytest
 
 import optimizer_checks
 import training_checks as checks
-from lib.instruments import environment
 from lib.parallel import ranks
 
 
@@ -34,10 +33,11 @@ def test_three_ranks_train_as_one_process():
     assert (pd.DataFrame(results)["error"] < 1e-6).all()
 
 
-@pytest.mark.skipif(environment.compiler_missing("cpu") is not None, reason="no C++ compiler")
-def test_masters_on_ranks_that_own_some_of_them_train_as_those_of_one_process(two_ranks):
-    by_rank = pd.DataFrame(two_ranks.run(optimizer_checks.masters, is_sharded=True))
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_masters_on_all_ranks_or_divided_among_them_train_as_those_of_one_process(two_ranks, is_sharded):
+    by_rank = pd.DataFrame(two_ranks.run(optimizer_checks.masters, is_sharded=is_sharded))
     assert (by_rank["error"] < 0.1).all()
     assert (by_rank["between_ranks"] == 0).all()
     assert by_rank["types"].tolist() == [["torch.float32"]] * 2
-    assert by_rank["masters"].sum() == 15  # two layers of seven matrices, and the head
+    matrices = 2 * 7 + 1  # of two layers, and the head
+    assert by_rank["masters"].sum() == (matrices if is_sharded else 2 * matrices)

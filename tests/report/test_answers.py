@@ -1,11 +1,8 @@
-"""An answer is shown, and those of the last report are loaded; `test_page` has how they are collected and quoted."""
+"""An answer is shown; `test_page` has how they are collected, loaded and quoted."""
 
 from unittest.mock import Mock
 
-import pytest
-
 from lib.report import answers
-from small_report import MACHINE
 
 
 def test_an_answer_is_shown_in_bold_unless_it_has_bold_words_of_its_own_or_is_not_to_be_shown(monkeypatch):
@@ -16,9 +13,3 @@ def test_an_answer_is_shown_in_bold_unless_it_has_bold_words_of_its_own_or_is_no
     answers.answer("adam_ms", "4.2", shown=False)
     shown = [call.args[0].get("text/markdown") for call in display.call_args_list]
     assert shown == ["**Fused is fastest.**", "It has **bold** words of its own.", None]
-
-
-@pytest.mark.usefixtures("in_report")
-def test_the_answers_of_the_last_report_are_loaded():
-    assert answers.load()["adam"] == answers.load(MACHINE)["adam"] == "Fused AdamW is fastest."
-    assert answers.load("plain-3c") == {}

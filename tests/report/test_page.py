@@ -1,7 +1,6 @@
 """The page is the executed notebooks, in order, without what a reader does not need, and loads nothing."""
 
 import copy
-import json
 import re
 
 import bs4
@@ -10,7 +9,7 @@ import pytest
 import small_report
 from lib import records, sources, watched
 from lib.report import __main__ as command
-from lib.report import page
+from lib.report import answers, page
 from small_report import MACHINE
 
 
@@ -23,11 +22,15 @@ def section(parsed, name) -> bs4.Tag:
     return parsed.find("section", id=name)
 
 
+def texts(tag, selector) -> list[str]:
+    """Return the texts of what a CSS selector finds."""
+    return [found.get_text() for found in tag.select(selector)]
+
+
 def test_chapters_stand_in_their_order_and_the_summary_first(parsed):
-    sections = [tag.get("id") for tag in parsed.find_all("section")]
-    assert sections == ["summary", "step", "kernels", "attention", "adam", "precision", "warmup", "published", "method"]
-    contents = [link.get("href") for link in parsed.select("nav > div a")]
-    assert contents == [f"#{name}" for name in sections]
+    names = ["summary", "step", "kernels", "attention", "adam", "precision", "warmup", "published", "method"]
+    assert [section.get("id") for section in parsed.find_all("section")] == names
+    assert [link.get("href").removeprefix("#") for link in parsed.select("nav > div a")] == names
 
 
 def test_the_summary_quotes_the_answers_and_figures_of_the_others_and_leaves_out_what_is_missing(parsed):
@@ -41,10 +44,13 @@ def test_the_summary_quotes_the_answers_and_figures_of_the_others_and_leaves_out
     assert summary.find("svg").get_text() == original.get_text()
 
 
-def test_answers_are_kept_in_a_file(report):
-    answers = json.loads((report.folder / "runs" / MACHINE / "answers.json").read_text())
-    assert {"step", "attention", "adam", "adam_ms", "figure:ladder", "figure:lengths"} == set(answers)
-    assert answers["adam_ms"] == "4.2"
+@pytest.mark.usefixtures("in_report")
+def test_the_answers_of_the_last_report_are_kept_and_loaded():
+    loaded = answers.load(MACHINE)
+    assert set(loaded) == {"step", "attention", "adam", "adam_ms", "figure:ladder", "figure:lengths"}
+    assert loaded["adam_ms"] == "4.2"
+    assert answers.load() == loaded
+    assert answers.load("plain-3c") == {}
 
 
 def test_ids_are_unique_and_those_of_headings_name_their_chapter(parsed):
@@ -78,7 +84,7 @@ def test_a_chapter_without_any_record_is_its_question_and_one_line(parsed):
 def test_code_is_folded_but_that_of_parameters_and_measuring_is_not_shown(parsed):
     attention = section(parsed, "attention")
     assert "secret-measure-code" not in attention.get_text()
-    code = " ".join(fold.get_text() for fold in attention.select("details.code"))
+    code = " ".join(texts(attention, "details.code"))
     assert "from lib.report import plots" in code
     assert "report.figure(" in code
     assert 'variant = "naive"' not in attention.get_text()
@@ -102,7 +108,7 @@ def test_warnings_and_what_is_missing_are_lines_said_once_below_the_answer_and_p
         ("adam", "adam/fused.r1.json: skipped: checksum"),
     ]
     assert re.search("sdpa is.*Predict.*not measured by", section(parsed, "attention").get_text(), re.DOTALL)
-    assert not [pre for pre in section(parsed, "adam").find_all("pre") if not pre.find_parent("details")]
+    assert not section(parsed, "adam").select("pre:not(details pre)")
 
 
 def test_a_chapter_that_fails_is_a_box_and_the_page_goes_on(report, parsed):
@@ -125,21 +131,19 @@ def test_formulas_are_mathml_and_figures_inline_svg(parsed):
     short, long = attention.select("p > math")
     assert long["tabindex"] == "0"  # it scrolls on a phone
     assert not short.has_attr("tabindex")
-    assert "$" not in "".join(text.get_text() for text in attention.select("p, .formula"))
+    assert "$" not in "".join(texts(attention, "p, .formula"))
     drawn = parsed.select("figure.plot svg")
     assert len(drawn) == 5
-    assert all(len(svg["aria-label"]) > 10 and svg["role"] == "img" for svg in drawn)
+    for svg in drawn:
+        assert len(svg["aria-label"]) > 10
+        assert svg["role"] == "img"
 
 
 def test_a_chapters_odd_text_is_shown_and_takes_nothing_else_away(parsed):
     method = section(parsed, "method")
     assert "A box costs $5 an hour, or $10." in method.get_text()
     assert method.pre.get_text() == "## a comment\n"
-    assert [code.get_text() for code in method.select("p > code, .formula > code")] == [
-        r"\frac{1}{",
-        "x_{a}_{b}",
-        r"\left( x",
-    ]
+    assert texts(method, "p > code, .formula > code") == [r"\frac{1}{", "x_{a}_{b}", r"\left( x"]
     assert [heading["id"] for heading in method.select("h3")] == ["method-层", "method-twice", "method-twice-2"]
     assert "missing attachment: lost.png" in method.select_one(".failed").get_text()
 
@@ -148,7 +152,7 @@ def test_outputs_of_any_kind_are_shown_without_escapes(parsed):
     method = section(parsed, "method")
     assert method.img["src"].startswith("data:image/jpeg;base64,/9j/4")
     assert method.select("div.cell math")
-    assert "red" in [pre.get_text() for pre in method.select("pre")]
+    assert "red" in texts(method, "pre")
 
 
 def test_nothing_is_loaded(report, parsed):

@@ -1,10 +1,14 @@
-"""Make frames of records by hand, of the shape that `records.load` returns."""
+"""Make frames of records by hand, of the shape that `records.load` returns, and a case of `adam`."""
 
 import pandas as pd
 
 PLAIN = {
     "experiment": "adam", "machine": "test-1c", "hardware": "a test", "round": 1, "status": "ok", "code": "today",
     "stale": False,
+}  # fmt: skip
+ADAM = {
+    "variant": "fused", "shapes": "equal", "num_params": 8, "param_size": 16, "amsgrad": True, "cold": False,
+    "device": "cpu",
 }  # fmt: skip
 
 

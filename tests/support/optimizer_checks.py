@@ -1,12 +1,14 @@
 """Functions that tests call in ranks: sharded optimizers beside the same optimizer in each process."""
 
 import copy
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from lib import fast
 from lib.adam import AdamW, Hyper
 from lib.fast import MastersAdamW, full_state_dict
 from lib.parallel.ddp import DistributedDataParallel
@@ -104,7 +106,9 @@ def sharded_optimizer(model: str, optimizer: str) -> dict:
     }
 
 
-def masters(is_sharded: bool) -> dict:
+# compiling takes long, and `test_fast` does it
+@mock.patch.object(fast, "_compiled", return_value=fast._update_and_round)
+def masters(_, is_sharded: bool) -> dict:
     """Train five steps with rounded matrices, stopped and continued half way; compare with one process and rank 0."""
     torch.manual_seed(0)
     module = built("plain")

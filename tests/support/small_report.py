@@ -7,14 +7,11 @@ import nbformat
 import pytest
 from nbformat import v4
 
+from by_hand import ADAM
 from lib import notebooks, paths, records
 from lib.report import page
 
 MACHINE = "plain-2c"
-ADAM = {
-    "variant": "fused", "shapes": "equal", "num_params": 8, "param_size": 16, "amsgrad": True, "cold": False,
-    "device": "cpu",
-}  # fmt: skip
 HARDWARE = "Plain Processor, 2 cores"
 
 SETUP = """

@@ -5,10 +5,7 @@ import pytest
 from lib.sweep import shard
 from lib.sweep.shard import Busy, Shard
 
-
-@pytest.fixture(autouse=True)
-def results(tmp_path, monkeypatch):
-    monkeypatch.setenv("RESULTS", str(tmp_path / "results"))
+pytestmark = pytest.mark.usefixtures("own_results")
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b"])
