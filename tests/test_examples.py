@@ -14,8 +14,13 @@ from lib.paths import ROOT
 pytestmark = pytest.mark.usefixtures("one_thread", "former_precision")
 
 
-@pytest.mark.parametrize(("precision", "masters"), [("fp32", False), ("bf16", False), ("bf16", True)])
-@pytest.mark.parametrize("model", ["ours", "encoder", "llama"])
+@pytest.mark.parametrize(
+    ("model", "precision", "masters"),
+    [
+        ("ours", "fp32", False), ("ours", "bf16", False), ("ours", "bf16", True), ("encoder", "bf16", True),
+        ("llama", "bf16", True),
+    ],
+)  # fmt: skip
 def test_the_loss_falls_with_masters_where_they_are_asked_for(monkeypatch, tmp_path, capsys, model, precision, masters):
     if model == "llama":
         pytest.importorskip("transformers")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from lib import fast
 from lib.experiments import attempt, ladder
 from lib.experiments.ladder import PLAIN, Ladder
 
@@ -49,7 +50,9 @@ def test_a_rung_is_a_step_with_its_switches():
     assert (CASE.allocator, replace(CASE, switches="default_allocator").allocator) == ("keeps", "default")
 
 
-def test_a_rung_is_checked_paired_with_the_plain_step_and_learns_as_it_does(own_results, no_probe):
+def test_a_rung_is_checked_paired_with_the_plain_step_and_learns_as_it_does(own_results, no_probe, monkeypatch):
+    # compiling it takes seconds, and `test_fast` does
+    monkeypatch.setattr(fast, "_compiled", lambda: fast._update_and_round)
     case = replace(CASE, switches="fused+bf16+masters", losses=True)
     metrics = attempt.measure(case, 1, 0.02, raises=True)["metrics"]
     assert len(metrics["paired_ms"]) == len(metrics["baseline_ms"]) >= 3

@@ -161,8 +161,8 @@ def test_what_ran_out_of_memory_is_in_the_record(own_results, no_probe, monkeypa
 
 
 def test_a_case_that_fits_and_one_that_does_not_have_the_same_statuses_in_both_orders(own_results, no_probe):
-    # it takes some 300 MiB, of which the process keeps freed pages
-    fits = replace(FUSED, param_size=2**23)
+    # it takes some 150 MiB, of which the process keeps freed pages
+    fits = replace(FUSED, param_size=2**22)
     does_not_fit = Filling(*vars(FUSED).values())
     cases_in_turn = [does_not_fit, fits, does_not_fit, fits, fits, does_not_fit, does_not_fit]
     statuses = [attempt.measure(case, 1, 0.01)["status"] for case in cases_in_turn]

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.usefixtures("same_ranks", "own_results", "no_probe")
 CASE = Parallel("tiny", 8, 2, "fp32", "naive", 0, 2, "auto", "cpu")
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "plain"])
+# the other two replicas differ from `naive` in when they send alone, which is `test_ddp`'s
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name not in ("plain", "flat", "overlap")])
 def test_two_ranks_take_the_step_of_one_process(variant):
     record = attempt.measure(replace(CASE, variant=variant), 1, 0.01)
     assert record["status"] == "ok", record["metrics"]

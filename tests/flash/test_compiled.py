@@ -12,7 +12,7 @@ compiled_kernels = pytest.importorskip("compiled_kernels")
 kernels = pytest.importorskip("lib.flash.kernels")
 
 
-@pytest.mark.parametrize(("numbers", "d_head"), [("bf16", 64), ("fp16", 32), ("tf32", 64), ("ieee", 16)])
+@pytest.mark.parametrize(("numbers", "d_head"), [("bf16", 64), ("tf32", 64), ("ieee", 16)])
 def test_the_kernels_compile_for_an_h100_with_its_products_within_its_shared_memory(numbers, d_head):
     table = compiled_kernels.measure(90, numbers, d_head, True).set_index("kernel")
     assert list(table.index) == ["flash_forward", "flash_backward_q", "flash_backward_kv"]

@@ -73,7 +73,7 @@ def poison(function, floats):
     """A key or value is not finite: rows before it are as without it, and from it on a value is seen."""
     for of_value in (False, True):
         for number in (math.inf, -math.inf, math.nan):
-            (q, k, v), dout = draw(40, 40, 16, FLOATS[floats])
+            (q, k, v), dout = draw(40, 40, 16, FLOATS[floats], leading=(1,))
             (v if of_value else k).data[..., 20, 3] = number
             out, _, dq, *_ = results_of(function, (q, k, v), dout, True)
             earlier = [x.detach()[..., :20, :].requires_grad_() for x in (q, k, v)]
