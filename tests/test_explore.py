@@ -9,7 +9,7 @@ from lib import execution, notebooks, records
 from lib.paths import REFERENCE
 
 EXPLORE = notebooks.NOTEBOOKS / "explore.ipynb"
-EXPERIMENTS = {machine.name: sorted(file.stem for file in machine.glob("*.jsonl")) for machine in REFERENCE.glob("*/")}
+MACHINES = ["xeon-2c-0e51", "nvidia-h100-80gb-hbm3-6a71"]  # a CPU and a GPU, of whose records git keeps some
 
 
 @pytest.fixture
@@ -32,10 +32,11 @@ def run(own_results, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("machine", EXPERIMENTS)
+@pytest.mark.parametrize("machine", MACHINES)
 def test_the_first_figure_of_every_experiment_has_the_cases_as_points(machine, run):
     names = run(machine=machine)
-    for experiment in EXPERIMENTS[machine]:
+    for file in (REFERENCE / machine).glob("*.jsonl"):
+        experiment = file.stem
         names["menus"]["experiment"].value = experiment
         figure, rows = names["update"]()
         (axes,) = figure.axes

@@ -23,7 +23,7 @@ def estimated(random, rows):
 @pytest.mark.parametrize("rows", [1, 2, 7, 60])
 def test_a_verdict_is_what_benjamini_and_hochberg_find_and_what_the_interval_shows(rows):
     random = np.random.default_rng(rows)
-    for _ in range(100):
+    for _ in range(40):
         table = estimated(random, rows)
         judged = verdicts.judge(table, pd.Series(True, table.index))
         low, high = stats.t.interval(0.95, table["freedom"], table["log"], table["error"])
