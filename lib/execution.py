@@ -33,7 +33,7 @@ def socket_folder() -> str:
     return folder if len(os.fsencode(folder)) <= 59 else "/tmp"
 
 
-class Kernel(AsyncKernelManager):
+class KernelManager(AsyncKernelManager):
     """Run a kernel of this Python, whatever python3 Jupyter has installed.
 
     Its sockets are files in a folder of its own: ports collide when kernels start side by side."""
@@ -77,10 +77,10 @@ papermill_engines.register("measuring", _Engine)
 
 
 @contextlib.contextmanager
-def shared_kernel() -> Iterator[Kernel]:
+def shared_kernel() -> Iterator[KernelManager]:
     """Keep a kernel for several notebooks in turn; do not measure in it."""
     with tempfile.TemporaryDirectory(prefix="kernel-", dir=socket_folder()) as folder:
-        kernel = Kernel(folder)
+        kernel = KernelManager(folder)
         try:
             yield kernel
         finally:
@@ -98,7 +98,7 @@ def read(source: Path) -> NotebookNode:
 
 
 def execute(
-    kernel: Kernel, source: Path, output: Path, parameters: Mapping[str, object],
+    kernel: KernelManager, source: Path, output: Path, parameters: Mapping[str, object],
     variables: Mapping[str, str] | None = None, log: Path | str = os.devnull, until: str = "",
     on_last: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip

@@ -24,6 +24,6 @@ def figure(drawing, alt: str, key: str = "") -> None:
 
     from lib.report import plots
 
-    answers.figure(plots.svg(drawing, alt), key)
+    answers.show_svg(plots.svg(drawing, alt), key)
     # else Jupyter would show it a second time, at the end of the cell
     pyplot.close(drawing)

@@ -28,7 +28,7 @@ def answer(key: str, text: str, shown: bool = True) -> None:
     display(data, raw=True, metadata={"answer": key, "text": text})
 
 
-def figure(svg: str, key: str = "") -> None:
+def show_svg(svg: str, key: str = "") -> None:
     """Show an SVG, such as a quoted figure, and keep it under its key if it has one.
 
     Its alternative text is that of its `aria-label`."""

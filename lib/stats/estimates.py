@@ -58,7 +58,7 @@ def of_processes(logs: pd.Series, cases: pd.Series, noise: pd.Series | float = 0
         variance = pd.Series(moderated[0], counts.index).where(freedom >= LEAST_FREEDOM)
     # another case's calm processes say nothing of one whose own samples are far apart
     within = (noise**2 + 0 * logs).groupby(cases).mean()
-    error = np.sqrt(variance.where(~(variance < within), within) / counts).clip(lower=LEAST_ERROR)
+    error = np.sqrt(variance.clip(lower=within) / counts).clip(lower=LEAST_ERROR)
     return pd.DataFrame({"log": grouped.mean(), "error": error, "freedom": freedom.astype(float)})
 
 

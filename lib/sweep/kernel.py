@@ -62,7 +62,7 @@ class Kernel:
             self.variables["PYTORCH_ALLOC_CONF"] = os.environ.get("PYTORCH_ALLOC_CONF", "expandable_segments:True")
         self.job = job
         self.log = self._new_file().with_suffix(".log")
-        self.manager = execution.Kernel(str(self.folder))
+        self.manager = execution.KernelManager(str(self.folder))
         # one for all executions, as connections belong to a thread's event loop
         self.thread = concurrent.futures.ThreadPoolExecutor(max_workers=1)
         self.executing = Future()
