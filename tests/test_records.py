@@ -34,22 +34,23 @@ def test_no_record_has_nan_infinity_or_a_negative_time(own_results, value):
         records.create("adam", CASE, 1, "ok", {"total_ms": value}, AROUND)
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "binary", "no object", "field", "schema", "nested"])
+DAMAGES = {
+    "cut": lambda text: text[:-30],
+    "changed": lambda text: text.replace("1.0", "1.1"),
+    "empty": lambda text: "",
+    "binary": lambda text: "\udcff",
+    "no object": lambda text: "[]",
+    "field": lambda text: text.replace("seconds", "secs"),
+    "schema": lambda text: text.replace('"schema": 2', '"schema": 1'),
+    "nested": lambda text: "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_skipped_with_a_warning(save_record, damage):
     save_record("adam", CASE, total_ms=[1.0])
     file = save_record("adam", CASE, round=2, total_ms=[1.0])
-    text = file.read_text()
-    damaged = {
-        "cut": text[:-30],
-        "changed": text.replace("1.0", "1.1"),
-        "empty": "",
-        "binary": "\udcff",
-        "no object": "[]",
-        "field": text.replace("seconds", "secs"),
-        "schema": text.replace('"schema": 2', '"schema": 1'),
-        "nested": "[" * 100_000,
-    }[damage]
-    file.write_bytes(damaged.encode(errors="surrogateescape"))
+    file.write_text(DAMAGES[damage](file.read_text()), errors="surrogateescape")
     with pytest.warns(UserWarning, match=f"{file.name}: skipped: "):
         assert records.load("adam", "test-1c")["round"].tolist() == [1]
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flash_checks import FLOATS, LAYOUTS, SHAPES, compare, draw, overflow, poison
+from flash_checks import FLOATS, LAYOUTS, SHAPES, compare, draw, expected, overflow, poison
 from lib import attention
 from lib.flash.blocks import COMPILED_BLOCK, FlashAttentionTorch
 from lib.instruments import environment
@@ -45,31 +45,25 @@ def test_the_compiled_one_is_the_formula_with_the_same_graphs_for_other_lengths(
 
 
 def test_gradients_in_bf16_are_as_exact_at_any_number_of_blocks():
-    generator = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(2, 512, 32, generator=generator).bfloat16().requires_grad_() for _ in range(3)]
-    dout = torch.randn(2, 512, 32, generator=generator).bfloat16()
-    exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    attention.naive(*exact, False).backward(dout.double())
+    inputs, dout = draw(512, 512, 32, torch.bfloat16)
+    _, _, right, *_ = expected(inputs, dout, False)
     errors = []
     for block in (512, 16):
-        gradients = torch.autograd.grad(FlashAttentionTorch.apply(*inputs, False, block), inputs, dout)
-        errors.append(((gradients[0] - exact[0].grad).norm() / exact[0].grad.norm()).item())
+        dq, *_ = torch.autograd.grad(FlashAttentionTorch.apply(*inputs, False, block), inputs, dout)
+        errors.append(((dq - right).norm() / right.norm()).item())
     assert errors[1] < 1.2 * errors[0] < 0.01
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_large_narrow_scores_are_as_exact_as_those_of_pytorch(dtype):
-    generator = torch.Generator().manual_seed(0)
-    q, k, v, dout = (torch.randn(1, 2, 256, 32, generator=generator).to(dtype) for _ in range(4))
-    inputs = [x.requires_grad_() for x in (16 * q, k, v)]
-    exact = [x.detach().double().requires_grad_() for x in inputs]
-    right = attention.naive(*exact)
-    rights = [right, *torch.autograd.grad(right, exact, dout.double())]
+    inputs, dout = draw(256, 256, 32, dtype)
+    inputs[0].data *= 16
+    right, _, *gradients = expected(inputs, dout)
     errors = []
     for function in (attention.tiled, attention.sdpa):
         out = function(*inputs)
-        results = [out, *torch.autograd.grad(out, inputs, dout)]
-        errors.append([(x - wanted).norm() / wanted.norm() for x, wanted in zip(results, rights, strict=True)])
+        results = zip([out, *torch.autograd.grad(out, inputs, dout)], [right, *gradients], strict=True)
+        errors.append([(result - exact).norm() / exact.norm() for result, exact in results])
     for ours, theirs in zip(*errors, strict=True):
         assert ours < 1.5 * theirs
 

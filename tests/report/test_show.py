@@ -18,6 +18,7 @@ def test_a_time_has_its_ends_and_its_unit(row):
     # without ends, as of a value known to 2%
     assert ms(row, "forward") == "20.4 ms"
     assert ms(row, "gone") == ms(row, "backward") == "–"
+    assert ms({"total_ms": 1643.4, "total_ms_low": 1571.0, "total_ms_high": 1718.0}, "total") == "1.64 (1.57 to 1.72) s"
 
 
 def test_a_number_is_what_a_cell_of_a_table_shows():
@@ -26,10 +27,6 @@ def test_a_number_is_what_a_cell_of_a_table_shows():
     assert number(row, "bound_ms") == "999"
     assert number(row, "calls") == "816,000"
     assert number(row, "gone") == "–"
-
-
-def test_a_time_of_a_second_or_more_is_in_seconds():
-    assert ms({"total_ms": 1643.4, "total_ms_low": 1571.0, "total_ms_high": 1718.0}, "total") == "1.64 (1.57 to 1.72) s"
 
 
 def ratio(value, low, high, verdict, interval="between processes"):

@@ -8,13 +8,12 @@ import pytest
 from scipy import stats
 
 import by_hand
-from lib import catalog, records
+from lib import records
 from lib.report import noise
-from lib.report.table import fields, load, table, unfold
+from lib.report.table import fields, table, unfold
 from lib.stats import intervals, moderation
 
 RANDOM = np.random.default_rng(1)
-MACHINE = "xeon-2c-0e51"  # of the records kept in git
 
 
 def times(middle, rounds=3, spread=0.05):
@@ -186,11 +185,3 @@ def test_of_stale_and_fresh_records_only_the_fresh_ones_unfold(reference):
     fresh = first.assign(stale=False, loops=[{"loop": ["a", "b"], "sum": [1.0, 2.0]}])
     made = unfold(pd.concat([first.assign(stale=True), fresh]), "loops", ["loop", "sum"])
     assert made[["loop", "sum"]].to_dict("list") == {"loop": ["a", "b"], "sum": [1.0, 2.0]}
-
-
-def test_of_a_machine_without_records_another_experiment_has_its_columns_and_no_rows():
-    made = load("step", "nobody-1c")
-    assert made.empty
-    assert set(catalog.CATALOG["step"].fields) <= set(made)
-    assert len(load("step", MACHINE)) == len(table(records.load("step", MACHINE)))
-    assert unfold(records.frame("precision", []), "loops", ["loop", "sum"]).empty
