@@ -66,14 +66,13 @@ def test_a_quota_of_a_container_bounds_cores_and_threads(monkeypatch, quota, cor
     assert torch.get_num_threads() == threads
 
 
-def test_triton_needs_the_compiler_that_it_takes_itself(monkeypatch):
+def test_what_a_compiler_lacks_is_named_beforehand(monkeypatch):
+    # Triton takes what CC says, or else gcc
     monkeypatch.setenv("CC", "no-such-cc")
     assert "no-such-cc is not installed" in environment.compiler_missing("cuda")
     monkeypatch.delenv("CC")
     monkeypatch.setattr(shutil, "which", lambda name: name == "cc")
     assert "gcc is not installed" in environment.compiler_missing("cuda")
-
-
-def test_a_path_that_a_compilers_command_falls_apart_at_is_named_beforehand(monkeypatch):
+    # a compiler's command falls apart at such a path
     monkeypatch.setattr(tempfile, "gettempdir", lambda: "/a person's/tmp")
     assert "without spaces" in environment.compiler_missing("cpu")

@@ -62,14 +62,10 @@ def test_what_ended_badly_is_repeated_by_retry_alone_and_not_tried_in_later_roun
         assert entry in Ledger(jobs, retry=True).left(job)
 
 
-def test_what_found_no_memory_in_a_used_process_is_not_done(jobs):
-    entry = jobs[0].entries[0]
-    save(jobs[0], entry, "oom", fresh=False)
-    assert entry in Ledger(jobs).left(jobs[0])
-
-
-def test_what_found_no_memory_is_tried_again_with_more_memory(jobs, monkeypatch):
+def test_what_found_no_memory_is_tried_again_in_a_new_process_or_with_more_memory(jobs, monkeypatch):
     first, *others = jobs[0].entries
+    save(jobs[0], first, "oom", fresh=False)
+    assert first in Ledger(jobs).left(jobs[0])
     save(jobs[0], first, "oom", limit_bytes=8 * 2**30)
     monkeypatch.setattr(Cpu, "free_bytes", lambda _: 7 * 2**30)
     assert Ledger(jobs).left(jobs[0]) == tuple(others)
