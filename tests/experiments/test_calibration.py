@@ -1,5 +1,6 @@
 """Each check of the measuring compares what it says: known waits, two timers, and programs that differ by a tenth."""
 
+import pandas as pd
 import pytest
 import torch
 
@@ -10,9 +11,9 @@ from plain import measured
 
 
 def test_no_wait_is_shorter_than_it_is_known_to_be():
-    waits = measured(Calibration("wait", 1, "cpu"), 0.02)["waits"]
+    waits = pd.DataFrame(measured(Calibration("wait", 1, "cpu"), 0.02)["waits"])
     assert set(waits["known_ms"]) == set(calibration.WAITS_MS)
-    assert all(measured_ms >= known_ms for known_ms, measured_ms in zip(*waits.values(), strict=True))
+    assert (waits["measured_ms"] >= waits["known_ms"]).all()
 
 
 @pytest.mark.parametrize("check", ["timer", "equal", "planted"])

@@ -1,5 +1,6 @@
 """Sums and dtypes in narrow types are those that plain PyTorch gives."""
 
+import pandas as pd
 import pytest
 import torch
 
@@ -8,8 +9,8 @@ from plain import measured, one
 
 @pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
 def test_the_four_sums_are_those_of_the_assignments_loops(name, dtype):
-    table = measured(one("precision", subject="accumulation", precision=name))["loops"]
-    sums = dict(zip(table["loop"], table["sum"], strict=True))
+    table = pd.DataFrame(measured(one("precision", subject="accumulation", precision=name))["loops"])
+    sums = table.set_index("loop")["sum"]
     narrow = torch.tensor(0, dtype=dtype)
     mixed = torch.tensor(0, dtype=torch.float32)
     for _ in range(1000):
@@ -20,12 +21,11 @@ def test_the_four_sums_are_those_of_the_assignments_loops(name, dtype):
 
 
 def test_the_toy_models_products_are_narrow_and_its_loss_and_gradients_wide():
-    table = measured(one("precision", subject="toy", precision="bf16"))["dtypes"]
-    seen = dict(zip(table["tensor"], table["dtype"], strict=True))
-    narrow = ("output of the first layer", "output of ReLU", "logits", "gradient of the logits")
-    wide = ("parameters", "loss", "gradients of the parameters")
-    assert {seen[tensor] for tensor in narrow} == {"bf16"}
-    assert {seen[tensor] for tensor in wide} == {"fp32"}
+    table = pd.DataFrame(measured(one("precision", subject="toy", precision="bf16"))["dtypes"])
+    dtypes = table.set_index("tensor")["dtype"]
+    narrow = ["output of the first layer", "output of ReLU", "logits", "gradient of the logits"]
+    assert set(dtypes[narrow]) == {"bf16"}
+    assert set(dtypes[["parameters", "loss", "gradients of the parameters"]]) == {"fp32"}
 
 
 def test_what_is_no_case_is_left_out():

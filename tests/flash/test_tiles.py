@@ -53,10 +53,10 @@ def test_every_tile_fits_the_shared_memory(capability):
 
 
 def test_a_tile_is_chosen_by_type_precision_head_size_and_gpu(former_precision):
-    assert [tiles.padded(n) for n in (1, 16, 40, 64, 80, 128)] == [16, 16, 64, 64, 128, 128]
+    assert list(map(tiles.padded, (1, 16, 40, 64, 80, 128))) == [16, 16, 64, 64, 128, 128]
     assert tiles.tile_of("flash_forward", "narrow", 40, (9, 0)) == tiles.TILES["flash_forward", "narrow", 64][227]
     assert tiles.tile_of("flash_forward", "narrow", 80, (7, 5)) == tiles.TILES["flash_forward", "narrow", 128][99]
     for precision, numbers in (("highest", "ieee"), ("high", "tf32"), ("medium", "tf32")):
         torch.set_float32_matmul_precision(precision)
-        kinds = [tiles.number_kind_of(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)]
-        assert kinds == [numbers, "narrow", "ieee"]
+        kinds = map(tiles.number_kind_of, (torch.float32, torch.bfloat16, torch.float64))
+        assert list(kinds) == [numbers, "narrow", "ieee"]

@@ -99,8 +99,8 @@ def sharded_optimizer(model: str, optimizer: str) -> dict:
     return {
         "error": difference(network.state_dict(), plain.state_dict()),
         "loss": loss,
-        "own": sum(param.numel() for param in sharded.state),
-        "all": sum(param.numel() for param in reference.state),
+        "own": nn.utils.parameters_to_vector(sharded.state).numel(),
+        "all": nn.utils.parameters_to_vector(reference.state).numel(),
         "rates": [group["lr"] for group in sharded.param_groups] == [group["lr"] for group in reference.param_groups],
         "change": difference({name: plain.state_dict()[name] for name in start}, start),
     }

@@ -143,7 +143,7 @@ def trained(kind: str, model: str, parts: int = 1, **options) -> dict:
         "sizes": [param.nbytes for param in plain.parameters() if param.requires_grad],
         "sent": [call.args[0].nbytes for call in averages.call_args_list],
         "in_backward": in_backward,
-        "own": sum(param.numel() for param in network.parameters()),
+        "own": nn.utils.parameters_to_vector(network.parameters()).numel(),
         "matrices": sum(param.numel() for param in plain.parameters() if param.dim() > 1),
         "vectors": sum(param.numel() for param in plain.parameters() if param.dim() <= 1),
     }
