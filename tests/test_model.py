@@ -30,8 +30,8 @@ def build(config=CONFIG, attention="naive"):
 def logits_by_formula(w, config, tokens):
     """Logits from a state dict: one head and one query at a time, RoPE as multiplication by e^(i t f)."""
     d_head, positions = config.d_model // config.num_heads, tokens.shape[1]
-    frequencies = torch.tensor([config.rope_theta ** (-2 * i / d_head) for i in range(d_head // 2)])
-    turns = torch.exp(1j * torch.outer(torch.arange(positions), frequencies.double()))
+    frequencies = config.rope_theta ** (-2 * torch.arange(d_head // 2).double() / d_head)
+    turns = torch.exp(1j * torch.outer(torch.arange(positions), frequencies))
 
     def norm(x, gain):
         return gain * x * (torch.einsum("btc,btc->bt", x, x)[..., None] / config.d_model + 1e-5) ** -0.5

@@ -3,12 +3,13 @@
 import contextlib
 import functools
 import io
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
 import small_report
-from lib import catalog, records
+from lib import catalog, notebooks, records
 from lib.report import __main__ as command
 from lib.report.table import table
 
@@ -34,6 +35,7 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     for name, cells in small_report.CHAPTERS.items():
         small_report.write_notebook(folder / "notebooks" / f"{name}.ipynb", cells)
+    shutil.copy(notebooks.NOTEBOOKS / "summary.ipynb", folder / "notebooks")
     # a conflict is no notebook
     (folder / "notebooks" / "published.ipynb").write_text("<<<<<<< HEAD")
     stderr = io.StringIO()

@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from lib.instruments import device
-from lib.timing import HostClock
 
 NO_DOUBLE = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64"
 HELD = 2**20  # bytes that the device says are taken
@@ -33,12 +32,6 @@ def pretended(kind: str):
 
         def lacks(self, precision):
             return None if kind == "cuda" else super().lacks(precision)
-
-        def hardware(self):
-            return f"Pretended {kind}"
-
-        def clock(self):
-            return HostClock()
 
         def cache_bytes(self):
             return 2**16

@@ -1,6 +1,7 @@
 """Functions that tests call in ranks."""
 
 import copy
+import functools
 
 import torch
 import torch.distributed as dist
@@ -49,12 +50,15 @@ def errors_of_course_adapters() -> list[float]:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 11))
     tokens = torch.randint(11, (dist.get_world_size(), 5, 2))
-    wrapped = [course.get_ddp_individual_parameters, course.get_ddp, course.get_fsdp]
-    wrapped += [lambda module, size=size: course.get_ddp_bucketed(module, size) for size in (1e-4, None)]
-    finish = [course.ddp_individual_parameters_on_after_backward, course.ddp_on_after_backward]
-    finish += [course.fsdp_on_after_backward, *[course.ddp_bucketed_on_after_backward] * 2]
+    after_backward = {
+        course.get_ddp_individual_parameters: course.ddp_individual_parameters_on_after_backward,
+        course.get_fsdp: course.fsdp_on_after_backward,
+    }
+    for size in (1e-4, None):
+        bucketed = functools.partial(course.get_ddp_bucketed, bucket_size_mb=size)
+        after_backward[bucketed] = course.ddp_bucketed_on_after_backward
     results = []
-    for wrap, end in zip(wrapped, finish, strict=True):
+    for wrap, end in after_backward.items():
         expected = copy.deepcopy(plain)
         step(expected, tokens.flatten(0, 1), torch.optim.AdamW(expected.parameters()))
         replica = wrap(copy.deepcopy(plain))

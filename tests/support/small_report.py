@@ -100,14 +100,8 @@ records
 PARAMETERS = ("", 'variant = "naive"\nmachine = ""', "parameters")
 MISSING = ("", "report.show(pd.DataFrame(columns=['total_ms']), 'bf16 on this machine')")
 
-SUMMARY = [
-    (cell.source, "") if cell.cell_type == "markdown" else ("", cell.source, *cell.metadata.get("tags", []))
-    for cell in nbformat.read(notebooks.NOTEBOOKS / "summary.ipynb", as_version=4).cells
-]
-
 # a cell is its Markdown or else its code, and then its tag if it has one
 CHAPTERS = {
-    "summary": SUMMARY,
     "step": [
         ("# A training step\n\nHow long does a step take, and what takes it?\n\n- Look for the backward pass.", ""),
         ("- Change `seconds`, whoever runs this.", "", "by-hand"),
