@@ -90,7 +90,7 @@ def test_a_full_disk_ends_the_sweep(jobs):
 
 def test_an_error_of_a_slot_is_told_and_the_rest_is_measured(jobs):
     def wrong_once(job, deadline):
-        if 1 in [entry.case["number"] for entry in job.entries]:
+        if job.entries[0].case["number"] == 1:
             raise KeyError("a bug")
         yield from slot()(job, deadline)
 
