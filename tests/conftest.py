@@ -12,14 +12,6 @@ from simulated import Simulated
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")  # a process of tests need not try out each instruction set
 
 
-SLOW = ("again_also_where_a_case_had_no_memory[peers", "test_a_new_experiment", "test_lost_workers")
-
-
-def pytest_collection_modifyitems(items):
-    """Begin with the slowest tests, so that in the end no process has one and the others wait."""
-    items.sort(key=lambda item: not any(name in item.nodeid for name in SLOW))
-
-
 @pytest.fixture
 def one_thread():
     """For operations so small that on a busy machine the threads would mostly wait for one another."""
