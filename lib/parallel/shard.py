@@ -8,6 +8,9 @@ from torch import Tensor, nn
 
 from lib.parallel import collectives
 
+# as an operation, which whoever follows memory sees; a storage's own method is none
+resize = torch.ops.inductor.resize_storage_bytes_
+
 
 class Shard:
     """Hold this rank's rows of a parameter, and all of them while they are gathered.
@@ -47,9 +50,8 @@ class Shard:
     def gather(self) -> None:
         """Begin to gather the parameter, unless it is there."""
         self._read_own()
-        storage = self.padded.untyped_storage()
-        if storage.nbytes() == 0:
-            storage.resize_(self.padded.nbytes)
+        if self.padded.untyped_storage().nbytes() == 0:
+            resize(self.padded, self.padded.nbytes)
             self.gathering = self._gather_into(self.padded)
 
     def show_whole(self) -> None:
@@ -78,7 +80,7 @@ class Shard:
         """Let the parameter be this rank's rows, and free the memory of the whole one."""
         self._finish_gathering()
         self.show_own()
-        self.padded.untyped_storage().resize_(0)
+        resize(self.padded, 0)
 
     def load(self, whole: Tensor) -> None:
         """Copy this rank's rows of a whole parameter."""

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from lib.instruments.peak_memory import follow, identity
 from lib.parallel.fsdp import FullySharded
 from training_checks import add_up, built, difference, rank_loss, whole
 
@@ -149,11 +150,17 @@ def refused() -> None:
 
 
 def gathered_memory(dtype: torch.dtype | None) -> dict:
-    """Return the most bytes that were gathered in a step, and those after it."""
+    """Return the most bytes that were gathered in a step, those after it, and what `follow` believes of these."""
     torch.manual_seed(0)
     network = FullySharded(built("tiny"), dtype)
     seen = most_gathered(network)
-    for step in range(2):
-        rank_loss(network, step, dist.get_rank()).backward()
+
+    def step(number: int) -> None:
+        rank_loss(network, number, dist.get_rank()).backward()
         network.finish_gradient_synchronization()
-    return {"most": seen["most"], "after": sum(shard.padded.untyped_storage().nbytes() for shard in network._shards)}
+
+    step(0)
+    history = follow(lambda mark: step(1))
+    storages = [shard.padded.untyped_storage() for shard in network._shards]
+    followed = [history.alive[identity(storage)]["bytes"] for storage in storages]
+    return {"most": seen["most"], "after": sum(map(len, storages)), "followed": sum(followed)}

@@ -34,10 +34,7 @@ PARAMETERS = {
         {"size": "tiny", "context_length": 24, "variant": "bucketed", "bucket_mib": [1, 4]},
         {"size": "tiny", "context_length": 16, "variant": "plain", "world": 1},
     ],
-    "peers": [
-        {"context_length": 16, "program": "ours", "precision": "fp32"},
-        {"context_length": 16, "precision": "bf16"},
-    ],
+    "peers": [{"context_length": 16, "precision": "fp32"}],
     "precision": [{"subject": "toy", "precision": "bf16"}],
     "step": [{"size": "tiny", "context_length": 16, "batch_size": 1, "precision": "bf16", "mode": "forward"}],
     "warmup": [{"size": "tiny", "context_length": 16}],
