@@ -39,7 +39,7 @@ report: .venv/ready ## Measure this machine for 15 to 30 minutes and write repor
 test: .venv/dev .venv/cluster .venv/peers .venv/triton .venv/browser ## Check the style and run the tests
 	@$(PY) -m ruff check && $(PY) -m ruff format --check && $(PY) .venv/bin/lint-imports && OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist worksteal
 
-torture: .venv/dev .venv/cluster ## Kill kernels and sweeps, fill the disk, damage files; print how many faults were injected, and after how many something was lost
+torture: .venv/dev .venv/cluster .venv/triton ## Kill kernels and sweeps, fill the disk, damage files; print how many faults were injected, and after how many something was lost
 	@TORTURE=1 OMP_NUM_THREADS=1 $(PY) -m pytest tests/torture -n 2 --dist worksteal
 
 sweep: .venv/ready ## Run SWEEP=quick, cpu, gpu, ...; ROUNDS=n, BUDGET=seconds, SHARD=k/n, ADDRESS=host:port, RETRY=1, STALE=1, DRY=1
