@@ -26,8 +26,8 @@ STEP = {"mode": "train_step"}
 ANSWERS = [
     ("step", "step", STEP, rf"of {SIZE} \(.*, {BATCH}, {PRECISION}\) takes {TOTAL}"),
     ("ladder", "ladder", {}, rf"of {SIZE} at {BATCH} takes {PAIRS}; it is {SPEEDUP}"),
-    ("kernels.forward", "kernels", STEP | {"precision": "fp32"},
-     rf": {SIZE} at {BATCH} (?P<forward_ms>{TIME}), (?P<profiled_forward_ms>{TIME})"),
+    ("kernels.forward", "kernels", STEP,
+     rf"of {SIZE} at {BATCH} in {PRECISION} \([^)]*\): (?P<forward_ms>{TIME}), (?P<profiled_forward_ms>{TIME})"),
     ("memory", "memory", STEP, rf"{SIZE}, {BATCH}, {PRECISION}, train step\)? takes (?P<peak_mib>[\d,]+) MiB"),
     ("attention", "attention", {"precision": "fp32"},
      rf"(?P<seq_len>[\d,]+) \w+ (?P<variant>\w+) .* take {TOTAL} .* is {SPEEDUP}.*: {PAIRS}"),
