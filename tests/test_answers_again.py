@@ -26,11 +26,14 @@ STEP = {"mode": "train_step"}
 ANSWERS = [
     ("step", "step", STEP, rf"of {SIZE} \(.*, {BATCH}, {PRECISION}\) takes {TOTAL}"),
     ("ladder", "ladder", {}, rf"of {SIZE} at {BATCH} takes {PAIRS}; it is {SPEEDUP}"),
-    ("kernels.forward", "kernels", STEP,
-     rf"of {SIZE} at {BATCH} in {PRECISION} \([^)]*\): (?P<forward_ms>{TIME}), (?P<profiled_forward_ms>{TIME})"),
+    ("kernels.forward", "kernels", STEP | {"precision": "fp32"},
+     rf": {SIZE} at {BATCH} (?P<forward_ms>{TIME}), (?P<profiled_forward_ms>{TIME})"),
     ("memory", "memory", STEP, rf"{SIZE}, {BATCH}, {PRECISION}, train step\)? takes (?P<peak_mib>[\d,]+) MiB"),
     ("attention", "attention", {"precision": "fp32"},
      rf"(?P<seq_len>[\d,]+) \w+ (?P<variant>\w+) .* take {TOTAL} .* is {SPEEDUP}.*: {PAIRS}"),
+    ("flash", "attention", {"causal": True},
+     rf"of (?P<batch_size>\d+) sequences? of (?P<seq_len>[\d,]+) tokens and (?P<num_heads>\d+) heads? "
+     rf"of (?P<d_head>\d+): in {PRECISION} (?P<variant>\w+) takes {TOTAL}; in pairs it is {SPEEDUP}[^;]*, {PAIRS}"),
     ("attention_module", "attention_module", {},
      rf"d_model (?P<d_model>[\d,]+) and {BATCH} \((?P<compiled>\w+), {PRECISION}\), .* take "
      rf"{TOTAL}: (?P<forward_ms>{TIME}) forward and (?P<backward_ms>{TIME})"),

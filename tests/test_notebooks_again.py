@@ -156,6 +156,13 @@ def save_with_one_case_lost(name):
     records.save(records.create(name, vars(lost), 1, "oom", {"reason": "a test"}, around))
 
 
+def test_flash_tells_what_the_notebook_of_attention_measured(run_again):
+    run_again("attention", seconds=0.01, variant=["naive", "tiled"], seq_len=[32, 48], batch_size=1)
+    save_with_one_case_lost("attention")
+    told = run_again("flash", machine="partly-1c")
+    assert "1 sequence of 48 tokens and 1 head of 64: in fp32 tiled takes" in told["flash"]
+
+
 @pytest.mark.parametrize("tokens", [2**20, 1000])
 def test_accounting_measures_nothing_and_answers_from_its_formulas(tokens, run_again):
     told = run_again("accounting", tokens=tokens, machine="small-1c")

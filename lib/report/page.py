@@ -31,9 +31,9 @@ from lib.report.cells import cells_of_page, line
 from lib.report.show import NOT_MEASURED
 
 CHAPTERS = (
-    "summary", "step", "ladder", "kernels", "memory", "attention", "attention_module", "compile", "adam", "precision",
-    "warmup", "collectives", "parallel", "accounting", "peers", "ceilings", "calibration", "questions", "published",
-    "method",
+    "summary", "step", "ladder", "kernels", "memory", "attention", "flash", "attention_module", "compile", "adam",
+    "precision", "warmup", "collectives", "parallel", "accounting", "peers", "ceilings", "calibration", "questions",
+    "published", "method",
 )  # fmt: skip
 QUOTING = ("summary", "questions")  # executed last, with the answers of all others
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
