@@ -19,7 +19,8 @@ MUTATING = {"add", "append", "clear", "extend", "insert", "pop", "remove", "set"
 MIMES = ("text/html", "text/markdown", "text/plain")
 # what differs from one run to the next, and is nothing that a reader sees
 IDS = re.compile(r'\b(id|xlink:href|href|clip-path)="[^"]*"|url\(#[^)]*\)|0x[0-9a-f]+')
-MISSING = re.compile(r"\bnan\b|(?<!\S)–(?!\w)")  # what a value that is none looks like in a sentence
+# what a value that is none looks like in a sentence; a dash in a table's cell stands between two bars
+MISSING = re.compile(r"\bnan\b|(?<!\S)(?<!\| )–(?!\w)")
 
 
 NAMES = [file.stem for file in sorted(notebooks.NOTEBOOKS.glob("*.ipynb"))]

@@ -201,6 +201,13 @@ class _Renderer(markdown.IPythonRenderer):
             return formula.replace("<math ", '<math tabindex="0" ', 1)
         return formula
 
+    def table_cell(self, text: str, align: str | None = None, head: bool = False) -> str:
+        """Set a cell as `show.Table` does, with the ends of an interval below the value."""
+        tag = "th" if head else "td"
+        kind = "number" if align == "right" else "text"
+        text = re.sub(r" (\([\d.,]+–[\d.,]+\))$", r" <small>\1</small>", text)
+        return f'<{tag} class="{kind}">{text}</{tag}>\n'
+
     def table(self, text: str) -> str:
         return f'<div class="scroll" tabindex="0" role="group" aria-label="table"><table>{text}</table></div>\n'
 

@@ -19,9 +19,8 @@ NOT_MEASURED = "not measured by this sweep"
 LINE = '<p class="missing">'  # how a line begins that says what is missing
 SECOND_MS = 1000.0
 UNITS = {
-    "ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "mb": "MB", "bytes": "bytes", "gbs": "GB/s",
-    "tflops": "TFLOP/s", "gflops": "GFLOP/s",
-    "percent": "%",
+    "ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "gib": "GiB", "mb": "MB", "bytes": "bytes",
+    "gbs": "GB/s", "tflops": "TFLOP/s", "gflops": "GFLOP/s", "percent": "%",
 }  # fmt: skip
 
 Row = tuple | pd.Series | Mapping
@@ -124,8 +123,10 @@ def note(table: pd.DataFrame) -> str:
     return ". ".join(parts) + "."
 
 
-def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[str] = ()) -> "Table":
+def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[str] = (), key: str = "") -> "Table":
     """Return a frame as a table that notebooks display, with its caption and note.
+
+    With a `key`, what it shows is kept as an answer, which other notebooks quote.
 
     Columns `X`, `X_low` and `X_high` are one column of values with their ends. Heads come from the names: `total_ms` is
     "total, ms". Rates in TFLOP/s that are all below one are shown in GFLOP/s. `columns` names those to show, with the
@@ -140,7 +141,7 @@ def show(frame: pd.DataFrame, caption: str, note: str = "", columns: Sequence[st
         raise BadInput(f"columns: got {len(names)}, expected at most {MOST_COLUMNS}")
     kinds = ["number" if name in numbers else "text" for name in names]
     cells = [_format_column(frame, name) for name in names]
-    return Table(caption, note, [_head(name) for name in names], kinds, list(zip(*cells, strict=True)))
+    return Table(caption, note, [_head(name) for name in names], kinds, list(zip(*cells, strict=True)), key)
 
 
 def _with_ends(columns: Sequence[str], frame: pd.DataFrame) -> list[str]:
@@ -229,6 +230,13 @@ class Table:
     heads: Sequence[str]
     kinds: Sequence[str]
     rows: Sequence[Sequence[tuple[str, str]]]
+    key: str = ""
+
+    def _repr_mimebundle_(self, **_) -> tuple[dict, dict]:
+        """Return no data, which the other methods give, and the answer of this table as metadata."""
+        if not (self.key and self.rows):
+            return {}, {}
+        return {}, {"answer": self.key, "text": self._repr_markdown_()}
 
     def _repr_html_(self) -> str:
         caption = html.escape(self.caption)

@@ -5,6 +5,7 @@ import math
 import bs4
 import pandas as pd
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from lib.report.show import ms, note, number, show, times
 from lib.validate import BadInput
@@ -104,6 +105,18 @@ def test_the_markdown_is_a_caption_a_pipe_table_and_a_note(frame):
     ]
     assert lines[5] == "| sdpa \\<\\|> x | 1,048,576 | 4.0 (3.8–4.2) | – | 3.3× (3.1–3.5) | no |"
     assert lines[-1] == "n = 30"
+
+
+def test_a_table_with_a_key_is_an_answer_unless_it_is_empty(frame):
+    formatter = InteractiveShell.instance().display_formatter
+    keyed = show(frame, "Times", key="attention.times")
+    data, metadata = formatter.format(keyed)
+    assert data["text/html"] == keyed._repr_html_()
+    assert metadata == {"answer": "attention.times", "text": keyed._repr_markdown_()}
+    for without_answer in (show(frame, "Times"), show(frame[:0], "Times", key="attention.times")):
+        data, metadata = formatter.format(without_answer)
+        assert data["text/markdown"] == without_answer._repr_markdown_()
+        assert not metadata
 
 
 def test_named_columns_bring_their_ends_and_none_that_is_missing(frame):
