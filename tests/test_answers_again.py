@@ -107,6 +107,14 @@ def read_number(text):
     return scale * float(number), scale * 10.0**exponent / 2
 
 
+def is_same(fact, told):
+    """Tell if a fact of a case is what an answer calls it; of 0.01 a table has 0.0100."""
+    text = str(told).replace(",", "")
+    if isinstance(fact, float):
+        return fact == float(text)
+    return str(fact) == text
+
+
 def agrees(processes, numbers):
     """Tell if what is told of a case is what the metrics of its processes give."""
     for name, text in numbers.items():
@@ -135,7 +143,7 @@ def test_an_answer_is_that_of_a_case_with_its_words(key, experiment, unsaid, wor
         cases = records.groupby(records["case"].map(json.dumps))["metrics"].agg(list)
         for case, processes in cases.items():
             facts = json.loads(case) | processes[0]
-            is_meant = all(str(facts[name]) == str(value).replace(",", "") for name, value in (unsaid | values).items())
+            is_meant = all(is_same(facts[name], value) for name, value in (unsaid | values).items())
             if is_meant and agrees(processes, numbers):
                 break
         else:
