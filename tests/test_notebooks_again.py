@@ -70,6 +70,15 @@ def test_a_name_is_assigned_in_one_cell_and_changed_in_no_other(name):
             homes[assigned] = cell.source
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_cell_below_hides_a_parameter_of_what_is_measured(name):
+    cells = code_cells(nbformat.read(notebooks.NOTEBOOKS / f"{name}.ipynb", as_version=4))
+    for number, cell in enumerate(cells):
+        for experiment in re.findall(r'measure\.run\("(\w+)"', cell.source):
+            later = set().union(*[assigned_names(below.source) for below in cells[number + 1 :]])
+            assert not later.intersection(catalog.CATALOG[experiment].fields)
+
+
 @pytest.fixture(scope="module")
 def run_again(tmp_path_factory):
     """Execute a notebook, then its cells again in reverse, in a kernel that all share; return its answers.
@@ -107,7 +116,7 @@ def run_reversed(kernel, notebook, first):
     """Run a `first` cell, and then those of a notebook but `measure` in reverse, in the kernel as it is."""
     cells = [v4.new_code_cell(first)]
     for cell in reversed(code_cells(notebook)):
-        if "measure" not in cell.metadata.get("tags", []):
+        if "measure.run(" not in cell.source:
             cells.append(v4.new_code_cell(cell.source, id=cell.id))
     client = nbclient.NotebookClient(v4.new_notebook(cells=cells), km=kernel)
     # as in lib.execution
@@ -209,6 +218,13 @@ def test_ranks_are_compared_with_one_process_on_the_same_batch(run_again):
                 records.save(records.create("parallel", case, round, "ok", metrics, around))
     told = run_again("parallel", machine="two-1c")
     assert "On 2 ranks by gloo it takes 3.00 times that" in told["parallel"]
+
+
+def test_compiling_is_told_of_a_step_alone_where_it_is_measured_by_hand(run_again):
+    told = run_again("compile", context_length=16, seconds=0.01)
+    check("compile", told)
+    assert "compile.sizes" in told
+    assert "compile.attention" not in told
 
 
 def test_compiling_pays_after_what_it_costs_over_what_it_saves(run_again):
