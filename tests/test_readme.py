@@ -34,3 +34,8 @@ def test_the_readme_is_short_and_links_lead_somewhere():
     for file in [*ROOT.glob("*.md"), ROOT / "lib" / "README.md", ROOT / "notebooks" / "sweeps" / "README.md"]:
         for target in re.findall(r"\]\(([^)#:]+)\)", file.read_text()):
             assert (file.parent / target).exists(), f"{file.name}: {target}"
+
+
+def test_no_report_in_git_shows_what_a_library_warns_of():
+    for file in REFERENCE.glob("*/report.md"):
+        assert not re.search(r"^\*.*(deprecated|fragmented|invalid value|divide by zero).*\*$", file.read_text(), re.M)
