@@ -39,3 +39,9 @@ def test_the_readme_is_short_and_links_lead_somewhere():
 def test_no_report_in_git_shows_what_a_library_warns_of():
     for file in REFERENCE.glob("*/report.md"):
         assert not re.search(r"^\*.*(deprecated|fragmented|invalid value|divide by zero).*\*$", file.read_text(), re.M)
+
+
+def test_no_answer_in_git_tells_a_value_that_is_missing():
+    for file in REFERENCE.glob("*/answers.json"):
+        for key, text in json.loads(file.read_text()).items():
+            assert not re.search(r"\bnan\b", text), key
