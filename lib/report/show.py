@@ -51,11 +51,12 @@ def number(row: Row, name: str) -> str:
 
 
 def mib(row: Row, name: str) -> str:
-    """Return the memory `<name>_mib` of a row: 16.1 MiB, or a dash."""
+    """Return the memory `<name>_mib` of a row: 16.12 MiB, or a dash."""
     value = _cell(row, f"{name}_mib")
     if math.isnan(value):
         return MISSING
-    return f"{digits.number(value)} MiB"
+    # bytes are counted, and so known to every digit
+    return f"{digits.number(value, 0.0)} MiB"
 
 
 def times(row: Row, phase: str = "") -> str:
@@ -199,6 +200,9 @@ def _format_column(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
         if pd.notna(value) and str(name).endswith("speedup"):
             text, low, high = spans.ratio_between(value, low, high)
             text += "×"
+        elif pd.notna(value) and has_ends and str(name).endswith("_mib") and math.isnan(low):
+            # bytes are counted, so those of one process are exact
+            text, low = digits.number(value, 0.0), ""
         elif pd.notna(value) and has_ends:
             text, low, high = spans.between(value, low, high)
         else:
