@@ -9,8 +9,8 @@ from lib.parallel import ranks
 from plain import measured
 
 
-def collective(operation="all_reduce", world=2):
-    return Collectives(operation, 1.000006, world, "gloo", "cpu")
+def collective(operation="all_reduce", world=2, megabytes=1.000006):
+    return Collectives(operation, megabytes, world, "gloo", "cpu")
 
 
 @pytest.fixture
@@ -43,6 +43,14 @@ def test_every_operation_is_right_and_timed(operation):
     assert metrics["out_error"] == [0.0]
     assert len(metrics["collective_ms"]) == len(metrics["total_ms"]) >= 3
     assert metrics["message_bytes"] == 1e6  # a share for each rank: not the last number
+
+
+@pytest.mark.usefixtures("same_ranks")
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_message_is_checked_in_numbers_that_differ_also_where_every_seventh_would_be(operation):
+    # 500,000 numbers in 65,536 steps of seven; a reduce-scatter leaves half of them
+    megabytes = 4 if operation == "reduce_scatter" else 2
+    assert measured(collective(operation, megabytes=megabytes))["out_error"] == [0.0]
 
 
 def test_ranks_stay_for_the_next_case_of_as_many_and_end_before_others_start(started):
