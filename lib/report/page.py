@@ -232,8 +232,9 @@ def facts(machine: str) -> dict[str, object]:
     stale = measured["stale"].sum()
     if stale:
         warnings.append(f"{stale:,} of {len(measured):,} records are stale: older code measured them.")
-    # the chapter on method counts the noisy ones
-    if 2 * noise.find_noisy(measured).sum() > measured["noise_probe_ms"].count():
+    # the chapter on method counts them; a probe is slow beside others of its experiment
+    noisy = sum(noise.find_noisy(frame).sum() for frame in frames)
+    if 2 * noisy > measured["noise_probe_ms"].count():
         warnings.append("Most noise probes were slow or unsteady: measure again when the machine is quiet.")
     # all records are of one machine, and one of them stands for all
     environment = measured["environment"].iloc[-1]

@@ -4,6 +4,7 @@ import copy
 import re
 
 import bs4
+import pandas as pd
 import pytest
 
 import small_report
@@ -179,6 +180,14 @@ def test_the_head_tells_of_older_code_and_once_that_most_noise_probes_were_bad(m
         "3 of 3 records are stale: older code measured them.",
         "Most noise probes were slow or unsteady: measure again when the machine is quiet.",
     ]
+
+
+@pytest.mark.usefixtures("in_report")
+def test_the_head_counts_noise_as_the_tables_do_beside_records_of_the_same_experiment(monkeypatch):
+    quiet = records.load("adam", MACHINE).assign(noise_probe_ms=[[1.0] * 8] * 3)
+    slower = pd.concat([quiet] * 2).assign(noise_probe_ms=[[2.0] * 8] * 6)
+    monkeypatch.setattr(records, "load", lambda experiment, machine: quiet if experiment == "adam" else slower)
+    assert page.facts(MACHINE)["warnings"] == []
 
 
 @pytest.mark.usefixtures("in_report")
