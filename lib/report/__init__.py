@@ -2,6 +2,7 @@
 
 A notebook writes `from lib import report` and needs no other name: `report.table(records)`, `report.ms(row, "total")`,
 `report.mib(row, "peak")`, `report.number(row, "bound_percent")`, `report.times(row)`,
+`report.against(row, rival, "total")`,
 `report.show(table[columns], caption, report.note(table))`, `report.answer(key, text)`, `report.figure(drawing, alt)`.
 `report.load("step", machine)` is the table of another experiment, and `report.unfold(records, "loops", columns)` has
 the rows of tables within records.
@@ -9,10 +10,10 @@ the rows of tables within records.
 
 from lib.report import answers
 from lib.report.answers import answer
-from lib.report.show import mib, ms, note, number, show, times
+from lib.report.show import against, mib, ms, note, number, show, times
 from lib.report.table import load, table, unfold
 
-__all__ = ["answer", "figure", "load", "mib", "ms", "note", "number", "show", "table", "times", "unfold"]
+__all__ = ["against", "answer", "figure", "load", "mib", "ms", "note", "number", "show", "table", "times", "unfold"]
 
 
 def figure(drawing, alt: str, key: str = "") -> None:

@@ -1,10 +1,12 @@
-"""Find records that were measured while the machine was not quiet."""
+"""Find records that were measured while the machine was not quiet, or near the limit of its memory."""
 
 import statistics
 
 import pandas as pd
 
 from lib.stats import steady_state
+
+MANY_FAULTS = 10_000  # in a sample: 40 MiB in pages of 4 KiB, where kept pages leave none
 
 
 def find_noisy(frame: pd.DataFrame) -> pd.Series:
@@ -19,3 +21,11 @@ def find_noisy(frame: pd.DataFrame) -> pd.Series:
     for samples, best in zip(probes, quietest, strict=True):
         is_noisy.append(isinstance(samples, list) and not steady_state.quiet(samples, best))
     return pd.Series(is_noisy, index=frame.index)
+
+
+def find_new_memory(frame: pd.DataFrame) -> pd.Series:
+    """Tell of each record if its samples had to ask the system for memory, which takes time.
+
+    Kept pages spare a process that, but near the limit of memory they are given back."""
+    faults = frame.get("minor_faults", pd.Series(index=frame.index, dtype=object))
+    return faults.map(statistics.median, na_action="ignore").astype(float) > MANY_FAULTS

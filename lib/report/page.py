@@ -32,8 +32,8 @@ from lib.report.show import NOT_MEASURED
 
 CHAPTERS = (
     "summary", "step", "ladder", "kernels", "memory", "attention", "flash", "attention_module", "compile", "adam",
-    "precision", "warmup", "collectives", "parallel", "accounting", "peers", "ceilings", "calibration", "questions",
-    "published", "method",
+    "precision", "warmup", "collectives", "parallel", "sharding", "accounting", "peers", "ceilings", "calibration",
+    "questions", "published", "method",
 )  # fmt: skip
 QUOTING = ("summary", "questions")  # executed last, with the answers of all others
 DETAIL = "in detail"  # what follows this heading of a chapter is folded
@@ -250,6 +250,6 @@ def facts(machine: str) -> dict[str, object]:
         "measured": " to ".join(ends),
         # `.str` also looks up a key of each dict
         "torch": ", ".join(measured["environment"].str["torch"].unique()),
-        "commit": ", ".join(measured["environment"].str["commit"].unique()),
+        "commit": ", ".join(measured["environment"].str["commit"].str[:8].unique()),
         "warnings": warnings,
     }

@@ -40,14 +40,16 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     The records are those that `records.load` returns.
 
     - The case's fields; `machine`, `hardware`, `rounds` (records used), `status` (the worst, in words; "" if any record
-      is ok), `noisy` (records), `stale`. Of a case with fresh and stale records only the fresh ones are used.
+      is ok), `noisy` and `new_memory` (records, see `lib.report.noise`), `stale`. Of a case with fresh and stale
+      records only the fresh ones are used.
     - `<metric>`, `<metric>_low`, `<metric>_high`. Times have the geometric mean of the processes' medians with its 95%
       interval (see `lib.stats.estimates`). Everything else has the median between the minimum and the maximum.
     - `samples` (the fewest of a process), `interval`: "between processes", or of records made by hand "within one
       process", or "".
     - Facts: one number or text a case.
-    - Of interleaved pairs: `baseline`, `speedup` with its ends, `verdict`, `advice` (see `lib.stats.verdicts`); of each
-      phase the same with its name in front: `forward_speedup`. Without pairs the texts are "".
+    - Of interleaved pairs: `paired_rounds` (records with pairs), `baseline`, `speedup` with its ends, `verdict`,
+      `advice` (see `lib.stats.verdicts`); of each phase the same with its name in front: `forward_speedup`. Without
+      pairs the texts are "".
     - `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`, with its ends (see `lib.report.bounds`).
 
     `attrs["machine"]` is the first machine, of which a chapter tells. The columns of `MEASURED` and `FACTS` are there,
@@ -96,6 +98,7 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     records = records.assign(
         case=records.groupby(names, sort=False, dropna=False).ngroup(),
         noisy=noise.find_noisy(records).astype(int),
+        new_memory=noise.find_new_memory(records).astype(int),
         stale=records["stale"].astype(bool),
     )
     used = _usable(records, ["case"])
@@ -105,12 +108,14 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     columns = {}
     for name in MEASURED:
         columns |= dict.fromkeys([name, f"{name}_low", f"{name}_high"], pd.Series(dtype=float))
-    for name in used.columns.difference([*names, *COLUMNS, "case", "noisy"], sort=False):
+    for name in used.columns.difference([*names, *COLUMNS, "case", "noisy", "new_memory"], sort=False):
         columns |= _summarize(used, name, is_by_hand)
     for name in FACTS:
         columns.setdefault(name, pd.Series(dtype=float))
     result = cases.join(pd.DataFrame(columns, index=cases.index))
     result["samples"] = _count_samples(used).reindex(cases.index, fill_value=0)
+    is_paired = used.reindex(columns=["paired_ms"])["paired_ms"].notna()
+    result["paired_rounds"] = is_paired.groupby(used["case"]).sum().reindex(cases.index, fill_value=0)
     result = result.join(pairs.judge(used, cases[names], is_by_hand))
     has_ends = result[["total_ms_low", "paired_ms_low", "speedup_low"]].notna().any(axis="columns")
     result["interval"] = np.where(has_ends, WITHIN if is_by_hand else BETWEEN, "")
@@ -132,7 +137,8 @@ def _describe(records: pd.DataFrame, used: pd.DataFrame, names: list[str]) -> pd
     severity = records["status"].map(list(STATUSES).index).groupby(records["case"]).max()
     worst = severity.map(dict(enumerate(STATUSES.values())))
     cases["status"] = worst.where(cases["rounds"] == 0, "")
-    cases["noisy"] = by_case["noisy"].sum().reindex(cases.index, fill_value=0)
+    for name in ("noisy", "new_memory"):
+        cases[name] = by_case[name].sum().reindex(cases.index, fill_value=0)
     # a case without any record that is ok is as stale as its failures
     is_stale = records.groupby("case")["stale"].all()
     cases["stale"] = by_case["stale"].all().reindex(cases.index).fillna(is_stale).astype(bool)

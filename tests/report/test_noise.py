@@ -20,6 +20,12 @@ def test_a_record_is_noisy_if_the_probe_was_slow_for_its_machine_or_unsteady():
     assert noise.find_noisy(frame).tolist() == [False] * 4 + [True, True, False] + [False, False, True]
 
 
+def test_a_record_took_new_memory_if_most_of_its_samples_faulted_in_many_pages():
+    faults = [{"variant": "fused", "minor_faults": each} for each in ([0, 20_000, 30_000], [0, 9_000, 90_000], None)]
+    assert noise.find_new_memory(by_hand.frame(*faults)).tolist() == [True, False, False]
+    assert not noise.find_new_memory(by_hand.frame({"variant": "fused"})).any()
+
+
 def test_one_quick_probe_does_not_make_the_others_noisy():
     assert not noise.find_noisy(by_hand.frame(*probed([0.8] + [1.0] * 19))).any()
     assert not noise.find_noisy(by_hand.frame({"variant": "fused"})).any()

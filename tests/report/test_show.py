@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from lib.report.show import ms, note, number, show, times
+from lib.report.show import against, ms, note, number, show, times
 from lib.validate import BadInput
 
 ROW = {"total_ms": 69.123, "total_ms_low": 67.2, "total_ms_high": 71.9, "forward_ms": 20.44, "gone_ms": math.nan}
@@ -20,6 +20,14 @@ def test_a_time_has_its_ends_and_its_unit(row):
     assert ms(row, "forward") == "20.4 ms"
     assert ms(row, "gone") == ms(row, "backward") == "–"
     assert ms({"total_ms": 1643.4, "total_ms_low": 1571.0, "total_ms_high": 1718.0}, "total") == "1.64 (1.57 to 1.72) s"
+
+
+def test_times_that_were_no_pairs_stand_against_each_other_by_their_own_intervals():
+    slower = {"total_ms": 82.0, "total_ms_low": 71.0, "total_ms_high": 95.0}
+    assert against(ROW, slower, "total") == "69 (67 to 72) ms against 82 (71 to 95) ms, intervals overlap"
+    assert against(slower | {"total_ms_low": 72.0}, ROW, "total").endswith("69 (67 to 72) ms, intervals apart")
+    # a time of one process has none
+    assert against(ROW, {"total_ms": 82.0}, "total").endswith("82 ms, no intervals")
 
 
 def test_a_number_is_what_a_cell_of_a_table_shows():
@@ -147,13 +155,15 @@ def test_a_note_says_what_the_rows_come_from():
     table = pd.DataFrame(
         {
             "rounds": [3, 5, 0], "samples": [9, 4, 0], "hardware": "a test", "interval": ["", "between processes", ""],
-            "noisy": [1, 1, 0], "stale": [False, True, False],
+            "noisy": [1, 1, 0], "stale": [False, True, False], "new_memory": 0, "paired_rounds": [3, 0, 0],
         }
     )  # fmt: skip
     expected = "3 to 5 rounds a case, at least 4 samples a round. a test"
-    assert note(table) == f"{expected}. 2 of 8 records noisy. Some records are stale."
+    assert note(table) == f"{expected}. 2 of 8 records noisy. Some records are stale: older code measured them."
     assert note(table[1:2].assign(noisy=0, stale=False)) == "5 rounds a case, at least 4 samples a round. a test."
     assert note(table[2:]) == ""
+    scarce = note(table[:1].assign(noisy=0, new_memory=2, paired_rounds=1))
+    assert scarce.endswith("a test. 2 took new memory in each sample. Where memory ran out, a ratio has fewer rounds.")
     by_hand = note(table[:1].assign(interval="within one process", samples=0, rounds=1))
     assert by_hand == "1 round a case. a test. Intervals are those within one process. 1 of 1 records noisy."
 

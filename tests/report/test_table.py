@@ -64,6 +64,14 @@ def test_a_single_process_among_cases_whose_variances_differ_widely_has_no_inter
     assert made.loc[99, ["total_ms_low", "total_ms_high"]].isna().all()
 
 
+def test_rounds_with_pairs_count_apart_where_memory_ran_out_for_them():
+    alone = by_hand.of_rounds(times(4.0, 3), variant="fused", num_params=8)
+    for row in alone[:2]:
+        row |= {"paired_ms": [4.0] * 9, "baseline_ms": [9.0] * 9}
+    (row,) = table(by_hand.frame(*alone)).itertuples()
+    assert (row.rounds, row.paired_rounds) == (3, 2)
+
+
 def test_two_rounds_alone_have_no_interval_and_no_verdict():
     rows = by_hand.of_rounds(times(4.0, 2), "paired_ms", variant="fused", num_params=8)
     for row, baseline_ms in zip(rows, times(9.0, 2), strict=True):
@@ -163,7 +171,8 @@ def test_of_the_records_in_git_each_case_is_a_row_of_numbers_and_texts(reference
         made = reference_table(experiment)
         names = fields(frame)
         assert len(made) == len(frame[names].drop_duplicates())
-        assert list(made)[: len(names) + 6] == [*names, "machine", "hardware", "rounds", "status", "noisy", "stale"]
+        about = ["machine", "hardware", "rounds", "status", "noisy", "new_memory", "stale"]
+        assert list(made)[: len(names) + 7] == [*names, *about]
         assert list(made.select_dtypes(["number", "bool", "str"])) == list(made)
 
 
