@@ -38,8 +38,9 @@ ANSWERS = [
     ("kernels.sizes", "kernels", {"precision": "fp32", "compiled": False},
      rf"\| {SIZE} \| {LENGTH} \| {cell('forward_ms')} {cell('profiled_forward_ms')}"),
     ("memory", "memory", STEP, rf"{SIZE}, {BATCH}, {PRECISION}, train step\)? takes (?P<peak_mib>[\d,]+) MiB"),
-    ("attention", "attention", {"precision": "fp32"},
-     rf"(?P<seq_len>[\d,]+) \w+ (?P<variant>\w+) .* take {TOTAL} .* is {SPEEDUP}.*: {PAIRS}"),
+    ("attention", "attention", {},
+     rf"At (?P<batch_size>\d+) × (?P<seq_len>[\d,]+) tokens in {PRECISION} (?P<variant>\w+) is .* take {TOTAL} "
+     rf".* is {SPEEDUP}.*: {PAIRS}"),
     ("flash", "attention", {"causal": True},
      rf"of (?P<batch_size>\d+) sequences? of (?P<seq_len>[\d,]+) tokens and (?P<num_heads>\d+) heads? "
      rf"of (?P<d_head>\d+): in {PRECISION} (?P<variant>\w+) takes {TOTAL}; in pairs it is {SPEEDUP}[^;]*, {PAIRS}"),

@@ -85,7 +85,7 @@ def price(rung: tuple) -> str:
     if {"bf16_products", "bf16"}.intersection(switches) and rung.logits_error > bounds.EXACT:
         prices += f", logits off by {100 * rung.logits_error:.2g}%"
     elif "bf16_products" in switches and rung.logits_error <= bounds.EXACT:
-        prices += ", by another library that rounds nothing here"
+        prices += ", by another fp32 library, which rounds nothing here"
     if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_iteration_ms > 0:
         prices += f", first step {rung.first_iteration_ms / 1000:.3g} s"
     return prices

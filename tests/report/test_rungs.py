@@ -83,7 +83,7 @@ def test_without_rungs_there_is_nothing_to_compare():
     [
         ("fused", 0.00729, ""),
         ("bf16", 0.00729, ", logits off by 0.73%"),
-        ("bf16_products", 4e-7, ", by another library that rounds nothing here"),
+        ("bf16_products", 4e-7, ", by another fp32 library, which rounds nothing here"),
         ("compiled", 0.00729, ", first step 9.5 s"),
         ("fused+bf16+compiled", 0.00729, ", logits off by 0.73%, first step 9.5 s"),
         ("fused+bf16+compiled", math.nan, ", first step 9.5 s"),
