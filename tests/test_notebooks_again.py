@@ -221,6 +221,16 @@ def test_ranks_are_compared_with_one_process_on_the_same_batch(run_again):
     assert "On 2 ranks by gloo it takes 3.00 times that" in told["parallel"]
 
 
+def test_messages_whose_times_do_not_grow_with_their_size_have_no_bandwidth(run_again):
+    around = {"machine": "level-1c", "hardware": "a test"}
+    for case in cases.grid("collectives", operation="broadcast", megabytes=[0.02, 0.5]):
+        ms = 10.0 if case.megabytes < 0.1 else 5.0
+        metrics = {"total_ms": [ms * (1 + 0.01 * number) for number in range(8)], "message_bytes": 1e6 * case.megabytes}
+        records.save(records.create("collectives", vars(case), 1, "ok", metrics, around))
+    told = run_again("collectives", machine="level-1c")
+    assert "a bandwidth of" not in told["collectives"]
+
+
 def test_compiling_is_told_of_a_step_alone_where_it_is_measured_by_hand(run_again):
     told = run_again("compile", context_length=16, seconds=0.01)
     check("compile", told)
