@@ -116,7 +116,9 @@ def _join(value: str, low: str, high: str) -> str:
 
 
 def note(table: pd.DataFrame) -> str:
-    """Say what rows come from: rounds, samples, hardware, what is noisy, near the limit of memory, or stale."""
+    """Say what rows come from: rounds, samples, hardware and builds.
+
+    Then count what is noisy, took new memory, has fewer pairs, or is stale."""
     measured = table[table["rounds"] > 0]
     if measured.empty:
         return ""
@@ -133,8 +135,13 @@ def note(table: pd.DataFrame) -> str:
         parts.append(f"{measured['noisy'].sum()} of {measured['rounds'].sum()} records noisy")
     if measured["new_memory"].any():
         parts.append(f"{measured['new_memory'].sum()} took new memory in each sample")
-    if measured["paired_rounds"].between(1, measured["rounds"], inclusive="left").any():
-        parts.append("Where memory ran out, a ratio has fewer rounds")
+    is_fewer = measured["paired_rounds"].between(1, measured["rounds"], inclusive="left")
+    if is_fewer.any():
+        parts.append(
+            f"Ratios of fewer rounds: {is_fewer.sum()}, of at least {measured['paired_rounds'][is_fewer].min()}"
+        )
+    if (measured["builds"] > 1).any():
+        parts.append("Rounds of several builds of PyTorch")
     if measured["stale"].any():
         parts.append("Some records are stale: older code measured them")
     return ". ".join(parts) + "."

@@ -40,8 +40,8 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     The records are those that `records.load` returns.
 
     - The case's fields; `machine`, `hardware`, `rounds` (records used), `status` (the worst, in words; "" if any record
-      is ok), `noisy` and `new_memory` (records, see `lib.report.noise`), `stale`. Of a case with fresh and stale
-      records only the fresh ones are used.
+      is ok), `noisy` and `new_memory` (records, see `lib.report.noise`), `builds` (of PyTorch), `stale`. Of a case with
+      fresh and stale records only the fresh ones are used.
     - `<metric>`, `<metric>_low`, `<metric>_high`. Times have the geometric mean of the processes' medians with its 95%
       interval (see `lib.stats.estimates`). Everything else has the median between the minimum and the maximum.
     - `samples` (the fewest of a process), `interval`: "between processes", or of records made by hand "within one
@@ -100,6 +100,7 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         noisy=noise.find_noisy(records).astype(int),
         new_memory=noise.find_new_memory(records).astype(int),
         stale=records["stale"].astype(bool),
+        torch=records.reindex(columns=["environment"])["environment"].astype(object).str.get("torch"),
     )
     used = _usable(records, ["case"])
     # round 0 is for what someone measures in JupyterLab
@@ -108,7 +109,7 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     columns = {}
     for name in MEASURED:
         columns |= dict.fromkeys([name, f"{name}_low", f"{name}_high"], pd.Series(dtype=float))
-    for name in used.columns.difference([*names, *COLUMNS, "case", "noisy", "new_memory"], sort=False):
+    for name in used.columns.difference([*names, *COLUMNS, "case", "noisy", "new_memory", "torch"], sort=False):
         columns |= _summarize(used, name, is_by_hand)
     for name in FACTS:
         columns.setdefault(name, pd.Series(dtype=float))
@@ -139,6 +140,7 @@ def _describe(records: pd.DataFrame, used: pd.DataFrame, names: list[str]) -> pd
     cases["status"] = worst.where(cases["rounds"] == 0, "")
     for name in ("noisy", "new_memory"):
         cases[name] = by_case[name].sum().reindex(cases.index, fill_value=0)
+    cases["builds"] = by_case["torch"].nunique().reindex(cases.index, fill_value=0)
     # a case without any record that is ok is as stale as its failures
     is_stale = records.groupby("case")["stale"].all()
     cases["stale"] = by_case["stale"].all().reindex(cases.index).fillna(is_stale).astype(bool)

@@ -156,14 +156,15 @@ def test_a_note_says_what_the_rows_come_from():
         {
             "rounds": [3, 5, 0], "samples": [9, 4, 0], "hardware": "a test", "interval": ["", "between processes", ""],
             "noisy": [1, 1, 0], "stale": [False, True, False], "new_memory": 0, "paired_rounds": [3, 0, 0],
+            "builds": 1,
         }
     )  # fmt: skip
     expected = "3 to 5 rounds a case, at least 4 samples a round. a test"
     assert note(table) == f"{expected}. 2 of 8 records noisy. Some records are stale: older code measured them."
     assert note(table[1:2].assign(noisy=0, stale=False)) == "5 rounds a case, at least 4 samples a round. a test."
     assert note(table[2:]) == ""
-    scarce = note(table[:1].assign(noisy=0, new_memory=2, paired_rounds=1))
-    assert scarce.endswith("a test. 2 took new memory in each sample. Where memory ran out, a ratio has fewer rounds.")
+    scarce = note(table[:1].assign(noisy=0, new_memory=2, paired_rounds=1, builds=2))
+    assert "a test. 2 took new memory in each sample. Ratios of fewer rounds: 1, of at least 1. Rounds of sev" in scarce
     by_hand = note(table[:1].assign(interval="within one process", samples=0, rounds=1))
     assert by_hand == "1 round a case. a test. Intervals are those within one process. 1 of 1 records noisy."
 

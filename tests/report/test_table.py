@@ -72,6 +72,14 @@ def test_rounds_with_pairs_count_apart_where_memory_ran_out_for_them():
     assert (row.rounds, row.paired_rounds) == (3, 2)
 
 
+def test_builds_of_pytorch_are_counted_among_the_records_of_a_case():
+    rounds = by_hand.of_rounds(times(4.0, 3), variant="fused", num_params=8)
+    for row, build in zip(rounds, ["2.13.0+cpu", "2.13.0+cu130", "2.13.0+cpu"], strict=True):
+        row["environment"] = {"torch": build}
+    (row,) = table(by_hand.frame(*rounds)).itertuples()
+    assert row.builds == 2
+
+
 def test_two_rounds_alone_have_no_interval_and_no_verdict():
     rows = by_hand.of_rounds(times(4.0, 2), "paired_ms", variant="fused", num_params=8)
     for row, baseline_ms in zip(rows, times(9.0, 2), strict=True):
@@ -171,8 +179,8 @@ def test_of_the_records_in_git_each_case_is_a_row_of_numbers_and_texts(reference
         made = reference_table(experiment)
         names = fields(frame)
         assert len(made) == len(frame[names].drop_duplicates())
-        about = ["machine", "hardware", "rounds", "status", "noisy", "new_memory", "stale"]
-        assert list(made)[: len(names) + 7] == [*names, *about]
+        about = ["machine", "hardware", "rounds", "status", "noisy", "new_memory", "builds", "stale"]
+        assert list(made)[: len(names) + 8] == [*names, *about]
         assert list(made.select_dtypes(["number", "bool", "str"])) == list(made)
 
 
