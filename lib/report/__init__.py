@@ -2,8 +2,8 @@
 
 A notebook writes `from lib import report` and needs no other name: `report.table(records)`, `report.ms(row, "total")`,
 `report.mib(row, "peak")`, `report.number(row, "bound_percent")`, `report.times(row)`,
-`report.against(row, rival, "total")`,
-`report.show(table[columns], caption, report.note(table))`, `report.answer(key, text)`, `report.figure(drawing, alt)`.
+`report.against(row, rival, "total")`, `report.show(table[columns], caption, report.note(table))`,
+`report.answer(key, text)`, `report.figure(drawing, alt)`.
 `report.load("step", machine)` is the table of another experiment, and `report.unfold(records, "loops", columns)` has
 the rows of tables within records.
 """

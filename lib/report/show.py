@@ -91,9 +91,12 @@ def against(row: Row, rival: Row, name: str) -> str:
     It reads 22 (19 to 25) ms against 5.1 (4.4 to 6.0) ms, intervals apart."""
     _, low, high = _triple(row, f"{name}_ms")
     _, rival_low, rival_high = _triple(rival, f"{name}_ms")
-    verdict = "intervals apart" if low > rival_high or high < rival_low else "intervals overlap"
     if math.isnan(low) or math.isnan(rival_low):
         verdict = "no intervals"
+    elif low > rival_high or high < rival_low:
+        verdict = "intervals apart"
+    else:
+        verdict = "intervals overlap"
     return f"{ms(row, name)} against {ms(rival, name)}, {verdict}"
 
 
@@ -137,9 +140,8 @@ def note(table: pd.DataFrame) -> str:
         parts.append(f"{measured['new_memory'].sum()} took new memory in each sample")
     is_fewer = measured["paired_rounds"].between(1, measured["rounds"], inclusive="left")
     if is_fewer.any():
-        parts.append(
-            f"Ratios of fewer rounds: {is_fewer.sum()}, of at least {measured['paired_rounds'][is_fewer].min()}"
-        )
+        fewest = measured.loc[is_fewer, "paired_rounds"].min()
+        parts.append(f"Ratios of fewer rounds: {is_fewer.sum()}, of at least {fewest}")
     if (measured["builds"] > 1).any():
         parts.append("Rounds of several builds of PyTorch")
     if measured["stale"].any():
