@@ -10,7 +10,8 @@ the rows of tables within records.
 
 from lib.report import answers
 from lib.report.answers import answer
-from lib.report.show import against, mib, ms, note, number, show, times
+from lib.report.sentences import against, mib, ms, number, times
+from lib.report.show import note, show
 from lib.report.table import load, table, unfold
 
 __all__ = ["against", "answer", "figure", "load", "mib", "ms", "note", "number", "show", "table", "times", "unfold"]

@@ -1,121 +1,25 @@
-"""Format numbers within sentences, and in captioned tables of HTML and Markdown."""
+"""Format frames as captioned tables of HTML and Markdown."""
 
 import html
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
+from lib.report.sentences import plain
 from lib.report.table import WITHIN
 from lib.stats import digits, spans
 from lib.validate import BadInput
 
 MOST_COLUMNS = 8
-MISSING = "–"
 NOT_MEASURED = "not measured by this sweep"
 LINE = '<p class="missing">'  # how a line begins that says what is missing
-SECOND_MS = 1000.0
 UNITS = {
     "ms": "ms", "us": "µs", "ns": "ns", "s": "s", "mib": "MiB", "gib": "GiB", "mb": "MB", "bytes": "bytes",
     "gbs": "GB/s", "tflops": "TFLOP/s", "gflops": "GFLOP/s", "percent": "%",
 }  # fmt: skip
-
-Row = tuple | pd.Series | Mapping
-
-
-def ms(row: Row, name: str) -> str:
-    """Return the time `<name>_ms` of a row with its unit: 69 (67 to 72) ms.
-
-    From 1,000 ms on it is in seconds. A time that is missing is a dash."""
-    value, low, high = _triple(row, f"{name}_ms")
-    unit = "ms"
-    if value >= SECOND_MS:
-        value, low, high = np.divide([value, low, high], SECOND_MS)
-        unit = "s"
-    if math.isnan(value):
-        return MISSING
-    return f"{_join(*spans.between(value, low, high))} {unit}"
-
-
-def number(row: Row, name: str) -> str:
-    """Return the value `<name>` of a row with its ends: 310 (300 to 330).
-
-    Without ends it is what a cell of a table shows; a missing one is a dash."""
-    value, low, high = _triple(row, name)
-    if math.isnan(low):
-        return _text(value)
-    return _join(*spans.between(value, low, high))
-
-
-def mib(row: Row, name: str) -> str:
-    """Return the memory `<name>_mib` of a row: 16.12 MiB, or a dash."""
-    value = _cell(row, f"{name}_mib")
-    if math.isnan(value):
-        return MISSING
-    # bytes are counted, and so known to every digit
-    return f"{digits.number(value, 0.0)} MiB"
-
-
-def times(row: Row, phase: str = "") -> str:
-    """Say what a row's speedup means: 3.3× (3.1 to 3.5) faster than naive.
-
-    A `phase`, such as "forward", compares that part of an iteration."""
-    prefix = f"{phase}_" if phase else ""
-    verdict = _cell(row, f"{prefix}verdict")
-    value, low, high = _triple(row, f"{prefix}speedup")
-    if math.isnan(value):
-        return "not compared"
-    if verdict == "slower":
-        value, low, high = np.divide(1, [value, high, low])
-    text, *ends = spans.ratio_between(value, low, high)
-    factor = _join(f"{text}×", *ends)
-    rival = _cell(row, "baseline")
-    if _cell(row, "interval") == WITHIN:
-        rival += " in this process"
-    if verdict in ("faster", "slower"):
-        return f"{factor} {verdict} than {rival}"
-    if verdict == "same":
-        return f"as fast as {rival}: {factor}"
-    if not ends[0]:
-        # a ratio without an interval can be anything but close to one, and still decides nothing
-        return f"{factor} as fast as {rival}, without an interval: its rounds are too few or too far apart"
-    return f"neither clearly faster nor slower than {rival}: {factor}"
-
-
-def against(row: Row, rival: Row, name: str) -> str:
-    """Say how the times `<name>_ms` of two rows stand that were no pairs, each by its own interval.
-
-    It reads 22 (19 to 25) ms against 5.1 (4.4 to 6.0) ms, intervals apart."""
-    _, low, high = _triple(row, f"{name}_ms")
-    _, rival_low, rival_high = _triple(rival, f"{name}_ms")
-    if math.isnan(low) or math.isnan(rival_low):
-        verdict = "no intervals"
-    elif low > rival_high or high < rival_low:
-        verdict = "intervals apart"
-    else:
-        verdict = "intervals overlap"
-    return f"{ms(row, name)} against {ms(rival, name)}, {verdict}"
-
-
-def _triple(row: Row, name: str) -> tuple[float, float, float]:
-    """Return a value of a row and the ends of its interval, NaN if missing."""
-    return _cell(row, name), _cell(row, f"{name}_low"), _cell(row, f"{name}_high")
-
-
-def _cell(row: Row, name: str) -> object:
-    # a row of itertuples() is a named tuple
-    if isinstance(row, tuple):
-        return getattr(row, name, math.nan)
-    return row.get(name, math.nan)
-
-
-def _join(value: str, low: str, high: str) -> str:
-    if not low:
-        return value
-    return f"{value} ({low} to {high})"
 
 
 def note(table: pd.DataFrame) -> str:
@@ -221,7 +125,7 @@ def _format_column(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
     has_ends = ends.columns.isin(frame.columns).all()
     texts = []
     for value, low, high in zip(frame[name], *ends.astype(float).to_numpy().T, strict=True):
-        text = _text(value)
+        text = plain(value)
         if pd.notna(value) and str(name).endswith("speedup"):
             text, low, high = spans.ratio_between(value, low, high)
             text += "×"
@@ -234,20 +138,6 @@ def _format_column(frame: pd.DataFrame, name: str) -> list[tuple[str, str]]:
             low = ""
         texts.append((text, f"({low}–{high})" if low else ""))
     return texts
-
-
-def _text(value: object) -> str:
-    """Format one cell without ends as plain text."""
-    if pd.isna(value):
-        return MISSING
-    if isinstance(value, bool | np.bool_):
-        return "yes" if value else "no"
-    # a count is a float where another case has none
-    if isinstance(value, int | np.integer) or (isinstance(value, float) and value.is_integer()):
-        return f"{int(value):,}".replace("-", "−")
-    if isinstance(value, float):
-        return digits.number(value)
-    return str(value)
 
 
 @dataclass(frozen=True, repr=False)
