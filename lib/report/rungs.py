@@ -65,6 +65,14 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def add_rates(rungs: pd.DataFrame) -> pd.DataFrame:
+    """Return `rungs` with `tokens_a_second` of their `paired_ms`; the longest time gives the lowest rate."""
+    rates = rungs.copy()
+    for end, time_end in {"": "", "_low": "_high", "_high": "_low"}.items():
+        rates[f"tokens_a_second{end}"] = 1e3 * rungs["tokens"].astype(float) / rungs[f"paired_ms{time_end}"]
+    return rates
+
+
 def choose_fastest(compared: pd.DataFrame) -> pd.DataFrame:
     """Return the fastest rung of `compare` whose last switch brings something; if none does, the fastest.
 

@@ -92,3 +92,9 @@ def test_without_rungs_there_is_nothing_to_compare():
 def test_a_price_is_in_digits_or_in_seconds(switch, error, expected):
     row = SimpleNamespace(switch=switch, logits_error=error, first_iteration_ms=9500.0)
     assert rungs.price(row) == expected
+
+
+def test_the_longest_time_gives_the_lowest_rate():
+    timed = {"tokens": [512], "paired_ms": [2000.0], "paired_ms_low": [1600.0], "paired_ms_high": [2560.0]}
+    rates = rungs.add_rates(pd.DataFrame(timed)).iloc[0]
+    assert (rates["tokens_a_second"], rates["tokens_a_second_low"], rates["tokens_a_second_high"]) == (256, 200, 320)
