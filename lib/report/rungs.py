@@ -5,9 +5,34 @@ import pandas as pd
 
 from lib.catalog import CATALOG
 from lib.report import bounds
+from lib.report.table import fields, table
 from lib.stats import verdicts
 
 ENDS = ["speedup", "speedup_low", "speedup_high"]
+
+
+def cold_starts(records: pd.DataFrame) -> pd.DataFrame:
+    """Return each case's fields, `machine`, and `first_ms`: its first iteration where that compiled something.
+
+    It is the median of several processes, and `first_ms_low` and `first_ms_high` are the shortest and the longest. A
+    process that is five times as fast as the longest has loaded what another one had compiled, and does not count."""
+    names = [*fields(records), "machine"]
+    firsts = records.reindex(columns=[*names, "status", "first_iteration_ms"]).explode("first_iteration_ms")
+    firsts = firsts[firsts["status"] == "ok"].astype({"first_iteration_ms": float})
+    by_case = firsts.groupby(names)["first_iteration_ms"]
+    is_cold = firsts["first_iteration_ms"] > by_case.transform("max") / 5
+    found = firsts[is_cold].groupby(names)["first_iteration_ms"]
+    return found.agg(first_ms="median", first_ms_low="min", first_ms_high="max").reset_index()
+
+
+def pair(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the plain table of one machine's records that ran in pairs with the plain step.
+
+    They have the columns of `cold_starts`, too."""
+    rows = table(records).query("verdict != ''")
+    starts = cold_starts(records)
+    # a copy, since pandas warns of new columns in a frame of which it has dropped some
+    return rows.merge(starts, "left", [*fields(records), "machine"]).sort_values("batch_size").copy()
 
 
 def choose_batch(rungs: pd.DataFrame) -> pd.DataFrame:
@@ -94,6 +119,6 @@ def price(rung: tuple) -> str:
         prices += f", logits off by {100 * rung.logits_error:.2g}%"
     elif "bf16_products" in switches and rung.logits_error <= bounds.EXACT:
         prices += ", by another fp32 library, which rounds nothing here"
-    if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_iteration_ms > 0:
-        prices += f", first step {rung.first_iteration_ms / 1000:.3g} s"
+    if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_ms > 0:
+        prices += f", first step {rung.first_ms / 1000:.3g} s"
     return prices

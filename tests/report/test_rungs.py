@@ -90,7 +90,7 @@ def test_without_rungs_there_is_nothing_to_compare():
     ],
 )
 def test_a_price_is_in_digits_or_in_seconds(switch, error, expected):
-    row = SimpleNamespace(switch=switch, logits_error=error, first_iteration_ms=9500.0)
+    row = SimpleNamespace(switch=switch, logits_error=error, first_ms=9500.0)
     assert rungs.price(row) == expected
 
 
@@ -98,3 +98,11 @@ def test_the_longest_time_gives_the_lowest_rate():
     timed = {"tokens": [512], "paired_ms": [2000.0], "paired_ms_low": [1600.0], "paired_ms_high": [2560.0]}
     rates = rungs.add_rates(pd.DataFrame(timed)).iloc[0]
     assert (rates["tokens_a_second"], rates["tokens_a_second_low"], rates["tokens_a_second_high"]) == (256, 200, 320)
+
+
+def test_a_first_iteration_that_loaded_what_another_process_compiled_does_not_count():
+    case = {"experiment": "step", "size": "tiny", "compiled": True, "machine": "here", "status": "ok"}
+    records = pd.DataFrame([case | {"first_iteration_ms": first} for first in ([13000.0], [15000.0], [900.0])])
+    start = rungs.cold_starts(records).iloc[0]
+    assert (start["first_ms"], start["first_ms_low"], start["first_ms_high"]) == (14000, 13000, 15000)
+    assert rungs.cold_starts(records[:0]).empty

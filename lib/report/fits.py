@@ -1,0 +1,49 @@
+"""Split peaks of memory into their terms, and count what fits, for the chapter on memory."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pandas as pd
+
+from lib.config import SIZES
+from lib.cost import flops, memory
+
+PRESETS = ("small", "medium", "large", "xl", "2.7B")
+LENGTHS = (128, 256, 512, 1024, 2048)
+# precision, and layers in a checkpointed group
+WAYS = {"fp32": ("fp32", 0), "bf16": ("bf16", 0), "bf16, checkpoints": ("bf16", 1)}
+
+
+def most_sequences(memories: Mapping[str, tuple[float, str]]) -> pd.DataFrame:
+    """Return the most sequences of a plain training step, by the formula of `lib.cost.memory`.
+
+    `memories` has the bytes and the kind of device, `cpu` or `cuda`, of each. Rows are memories, sizes and ways to
+    compute, and each length has a column such as `128 tokens`. It is 0 where one sequence is too many."""
+    rows = []
+    for (name, (limit_bytes, device)), size, way in itertools.product(memories.items(), PRESETS, WAYS):
+        models = [replace(SIZES[size], context_length=length) for length in LENGTHS]
+        counts = [memory.largest_batch(model, limit_bytes, *WAYS[way], device) for model in models]
+        rows.append([name, size, way, *counts])
+    return pd.DataFrame(rows, columns=["memory", "size", "arithmetic", *(f"{length:,} tokens" for length in LENGTHS)])
+
+
+def split_peaks(step: pd.DataFrame) -> pd.DataFrame:
+    """Return the terms of the formula at each peak of one step, in MiB, their sum, and what was measured.
+
+    `step` is a row of the plain table of memory, or none."""
+    terms = pd.DataFrame()
+    for row in step.itertuples():
+        shape = flops.shape_of(replace(SIZES[row.size], context_length=row.context_length), row.batch_size)
+        traits = [row.precision, row.attention, row.optimizer, row.mode, row.device, row.checkpoint]
+        terms = pd.DataFrame(memory.peak_terms(shape, *traits)).add_suffix("_peak_mib") / 2**20
+        terms.loc["sum, by formula"] = terms.sum()
+        terms.loc["measured"] = step.iloc[0][terms.columns].astype(float)
+    return terms.reset_index(names="term")
+
+
+def block_gradients_mib(size: str, gradients_mib: float) -> float:
+    """Return a block's share of a model's gradients in fp32, all but those of embedding, head and last norm."""
+    config = SIZES[size]
+    outside = 4 * (2 * config.vocab_size + 1) * config.d_model / 2**20
+    return (gradients_mib - outside) / config.num_layers

@@ -1,0 +1,30 @@
+"""What fits is by the formula of a step, and a block's gradients are those of its weights."""
+
+from dataclasses import replace
+
+import pytest
+
+from lib.config import SIZES
+from lib.cost import flops, memory
+from lib.report import fits
+
+
+def test_one_sequence_more_than_the_most_does_not_fit():
+    limit_bytes = 4 * 2**30
+    most = fits.most_sequences({"4 GiB": (limit_bytes, "cpu")}).set_index(["size", "arithmetic"])
+    count = most.loc[("small", "bf16"), "128 tokens"]
+    config = replace(SIZES["small"], context_length=128)
+
+    def peak(batch_size):
+        shape = flops.shape_of(config, batch_size)
+        return memory.peak_bytes(shape, "bf16", "naive", "single_tensor", "train_step", "cpu", 0)
+
+    assert peak(count) <= limit_bytes < peak(count + 1)
+    assert most.loc[("xl", "fp32"), "128 tokens"] == 0
+
+
+def test_gradients_of_blocks_are_those_of_their_weights():
+    config = SIZES["small"]
+    parameters = flops.shape_of(config, 1).parameters
+    weights = 4 * config.d_model**2 + 3 * config.d_model * config.d_ff + 2 * config.d_model
+    assert fits.block_gradients_mib("small", 4 * parameters / 2**20) == pytest.approx(4 * weights / 2**20)
