@@ -37,13 +37,13 @@ ANSWERS = [
     ("ladder", "ladder", {}, rf"of {SIZE} at {BATCH} takes {PAIRS}; it is {SPEEDUP}"),
     ("kernels.sizes", "kernels", {"precision": "fp32", "compiled": False},
      rf"\| {SIZE} \| {LENGTH} \| {cell('forward_ms')} {cell('profiled_forward_ms')}"),
-    ("memory", "memory", STEP, rf"{SIZE}, {BATCH}, {PRECISION}, train step\)? takes (?P<peak_mib>[\d,]+) MiB"),
+    ("memory", "memory", STEP, rf"step of {SIZE} at {BATCH} in {PRECISION} takes (?P<peak_mib>[\d,]+) MiB"),
     ("attention", "attention", {},
-     rf"At (?P<batch_size>\d+) × (?P<seq_len>[\d,]+) tokens in {PRECISION} (?P<variant>\w+) is .* take {TOTAL} "
-     rf".* is {SPEEDUP}.*: {PAIRS}"),
+     rf"(?P<variant>\w+) is the fastest of \d+ measured at (?P<batch_size>\d+) × (?P<seq_len>[\d,]+) tokens "
+     rf"\((?P<num_heads>\d+) .*heads? of (?P<d_head>\d+), {PRECISION}\): {SPEEDUP}.*?, {PAIRS}"),
     ("flash", "attention", {"causal": True},
      rf"of (?P<batch_size>\d+) sequences? of (?P<seq_len>[\d,]+) tokens and (?P<num_heads>\d+) heads? "
-     rf"of (?P<d_head>\d+): in {PRECISION} (?P<variant>\w+) takes {TOTAL}; in pairs it is {SPEEDUP}[^;]*, {PAIRS}"),
+     rf"of (?P<d_head>\d+): in {PRECISION} (?P<variant>\w+) is {SPEEDUP}[^;]*?, {PAIRS}"),
     ("attention.naive", "attention", {"variant": "naive", "precision": "fp32"},
      rf"\| (?P<seq_len>[\d,]+) \| (?P<d_head>\d+) \| {PASSES}"),
     ("flash.lengths", "attention", {},
@@ -53,9 +53,11 @@ ANSWERS = [
      rf"{TOTAL}: (?P<forward_ms>{TIME}) forward and (?P<backward_ms>{TIME})"),
     ("compile", "step", STEP | {"compiled": True},
      rf"of {SIZE} at {BATCH} in {PRECISION} costs .* takes {PAIRS}, {SPEEDUP}"),
-    ("adam", "adam", {}, rf"step(?P<amsgrad> with amsgrad)? on (?P<elements>[\d,]+) elements, (?P<variant>\w+), takes "
-     rf"{TOTAL}\. In pairs \w+ is {SPEEDUP}.*: {PAIRS}"),
-    ("precision.step", "step", STEP, rf"step of {SIZE} at {BATCH} in {PRECISION} is .*?{SPEEDUP}"),
+    ("compile.sizes", "step", STEP | {"compiled": True},
+     rf"\| {SIZE} \| {LENGTH} \| {PRECISION} \| {cell('baseline_ms')} {cell('paired_ms')}"),
+    ("adam", "adam", {}, rf"step(?P<amsgrad> with amsgrad)? on (?:[^()]*\(.*, )?(?P<elements>[\d,]+) elements\)?, "
+     rf"(?P<variant>\w+), takes {TOTAL}\. In pairs \w+ is {SPEEDUP}.*: {PAIRS}"),
+    ("precision.step", "step", STEP, rf"In {PRECISION} a step at {BATCH} is {SPEEDUP}.*? fp32 for (?P<size>[\w.]*\w)"),
     ("precision.passes", "step", STEP | {"compiled": False},
      rf"\| {PRECISION} \| {SIZE} \| [^|]+\| {cell('forward_ms')} [^|]+\| {cell('backward_ms')}"),
     ("warmup", "warmup", {},

@@ -16,6 +16,7 @@ from lib.config import MODES
 MOVING = ("read", "copy", "add", "adamw")  # operations of ceilings that only move memory
 PRODUCTS = ("matmul", "projection", "up", "down", "head", "products")
 PRODUCT_PHASES = ("forward_ms", "input_gradients_ms", "weight_gradients_ms")  # a third of the FLOPs each
+FLOPS_AN_ELEMENT = {"read": 1, "add": 1, "adamw": 14}
 EXACT = 1e-5  # a relative error up to which products of fp32 have rounded nothing: fp32 itself may be off by as much
 STEPS = ("step", "ladder", "kernels", "memory", "peers")  # experiments whose iteration is a training step
 
@@ -52,7 +53,7 @@ def join_lists(ceilings: pd.DataFrame, machine: str) -> pd.DataFrame:
     They become the operation `adamw` on one column. They may reach a better rate of memory: a list of parameters can be
     larger than any matrix of the ceilings."""
     lists = records.load_any("adam", machine).query("status == 'ok' and variant == 'fused'")
-    lists = lists.reindex(columns=["device", "status", "elements", "moved_bytes", "total_ms"]).dropna()
+    lists = lists.reindex(columns=["device", "status", "environment", "elements", "moved_bytes", "total_ms"]).dropna()
     if lists.empty:
         return ceilings
     lists = lists.assign(operation="adamw", precision="fp32", rows=lists["elements"], columns=1)
@@ -60,14 +61,23 @@ def join_lists(ceilings: pd.DataFrame, machine: str) -> pd.DataFrame:
 
 
 def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return the best FLOP/s by device and precision, and bytes/s by device.
+    """Return the best FLOP/s by device and precision, and bytes/s by device, of `list_rates`."""
+    products, moving = list_rates(ceilings)
+    return products.groupby(["device", "precision"])["rate"].max(), moving.groupby("device")["rate"].max()
 
-    A rate is that of the median of one round, and of any operation. Where `bf16_products` or `tf32` round nothing they
-    are another library's products in fp32, and count for fp32, too."""
+
+def list_rates(ceilings: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the records of products and those of memory, each with its `commit`, and the `rate` of its median.
+
+    - A rate is in FLOP/s or bytes/s.
+    - Records of products have their own precision in `arithmetic`. Where `bf16_products` or `tf32` round nothing they
+      are another library's products in fp32: such records come twice, with fp32 for `precision` as well.
+    - Those of memory are the ones that no cache holds better than the largest matrix."""
     ceilings = ceilings[ceilings["status"] == "ok"]
     # a sweep may have measured products alone, or memory alone
-    facts = ceilings.columns.union(["total_ms", "flops", "moved_bytes", "output_error"], sort=False)
-    ceilings = ceilings.reindex(columns=facts)
+    facts = ceilings.columns.union(["total_ms", "flops", "moved_bytes", "output_error", "environment"], sort=False)
+    ceilings = ceilings.reindex(columns=facts).assign(arithmetic=ceilings["precision"])
+    ceilings["commit"] = ceilings["environment"].astype(object).str.get("commit")
     errors = ceilings["output_error"].map(np.max, na_action="ignore").astype(float)
     is_exact = ceilings["precision"].isin(["bf16_products", "tf32"]) & (errors <= EXACT)
     ceilings = pd.concat([ceilings, ceilings[is_exact].assign(precision="fp32")], ignore_index=True)
@@ -82,9 +92,7 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     # what is smaller than the largest matrix may reach the rate of a cache; a list of `join_lists` has one column
     matrix_elements = elements.where(moving["columns"] > 1)
     moving = moving[elements >= matrix_elements.groupby(moving["device"]).transform("max")]
-    bytes_s = _rates(moving, "total_ms", moving["moved_bytes"])
-    best_products = flops_s.groupby([products["device"], products["precision"]]).max()
-    return best_products, bytes_s.groupby(moving["device"]).max()
+    return products.assign(rate=flops_s), moving.assign(rate=_rates(moving, "total_ms", moving["moved_bytes"]))
 
 
 def call_us(machine: str) -> pd.Series:
@@ -101,6 +109,26 @@ def call_us(machine: str) -> pd.Series:
 def _rates(rows: pd.DataFrame, metric: str, amounts: pd.Series) -> pd.Series:
     """Return a rate: FLOPs or bytes a second, at each record's median time in ms."""
     return 1e3 * amounts / rows[metric].map(np.median, na_action="ignore").astype(float)
+
+
+def list_points(ceilings: pd.DataFrame, attention: pd.DataFrame) -> pd.DataFrame:
+    """Return what a roofline shows of rows of both plain tables: products, operations on memory, and attention.
+
+    Columns: `kind`, `operation` (of attention the variant), `precision`, `flops_a_byte`, `rate_tflops`."""
+    shapes = ceilings[(ceilings["operation"] != "products") & ceilings["flops"].notna()].assign(kind="product")
+    # a weight of `inputs` x `columns` makes three products; each reads two matrices and writes the third
+    inputs = shapes["flops"] / (6 * shapes["rows"] * shapes["columns"])
+    numbers = shapes["rows"] * (inputs + shapes["columns"]) + inputs * shapes["columns"]
+    shapes["moved_bytes"] = 3 * numbers * shapes["precision"].map({"bf16": 2, "fp16": 2}).fillna(4)
+    moving = ceilings[ceilings["operation"].isin(FLOPS_AN_ELEMENT)].assign(kind="memory")
+    moving["flops"] = moving["rows"] * moving["columns"] * moving["operation"].map(FLOPS_AN_ELEMENT)
+    programs = attention.assign(kind="attention", operation=attention["variant"])
+    ((programs["flops"], programs["moved_bytes"]),) = list_phases("attention", attention)
+    points = pd.concat([shapes, moving, programs], ignore_index=True)
+    points["flops_a_byte"] = points["flops"] / points["moved_bytes"]
+    points["rate_tflops"] = points["flops"] / points["total_ms"] / 1e9
+    points = points[["kind", "operation", "precision", "flops_a_byte", "rate_tflops"]].dropna()
+    return points[points["rate_tflops"] > 0]
 
 
 def list_phases(experiment: str, table: pd.DataFrame) -> Sequence[tuple[pd.Series, pd.Series]]:

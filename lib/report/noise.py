@@ -29,3 +29,8 @@ def find_new_memory(frame: pd.DataFrame) -> pd.Series:
     Kept pages spare a process that, but near the limit of memory they are given back."""
     faults = frame.get("minor_faults", pd.Series(index=frame.index, dtype=object))
     return faults.map(statistics.median, na_action="ignore").astype(float) > MANY_FAULTS
+
+
+def tell(processes: pd.DataFrame) -> str:
+    """Say beside how many rows of `report.list_processes` the machine was not quiet."""
+    return f"noise beside {processes['noisy'].sum():,} of {len(processes):,} records"

@@ -29,6 +29,7 @@ from lib.catalog import CATALOG
 from lib.report import answers, noise
 from lib.report.cells import cells_of_page, line
 from lib.report.show import NOT_MEASURED
+from lib.report.table import list_processes
 
 CHAPTERS = (
     "summary", "step", "ladder", "kernels", "memory", "attention", "flash", "attention_module", "compile", "adam",
@@ -224,7 +225,7 @@ def _to_mathml(formula: str, display: str = "inline") -> str:
 def facts(machine: str) -> dict[str, object]:
     """Return what the head of the page says of a machine and its records."""
     frames = [records.load(experiment, machine) for experiment in CATALOG]
-    columns = ["machine", "hardware", "environment", "started", "stale", "noise_probe_ms"]
+    columns = ["machine", "hardware", "environment", "started", "stale"]
     measured = pd.concat([frame.reindex(columns=columns) for frame in frames if len(frame)], ignore_index=True)
     days = pd.to_datetime(measured["started"]).sort_values()
     ends = dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (days.iloc[0], days.iloc[-1]))
@@ -232,9 +233,8 @@ def facts(machine: str) -> dict[str, object]:
     stale = measured["stale"].sum()
     if stale:
         warnings.append(f"{stale:,} of {len(measured):,} records are stale: older code measured them.")
-    # the chapter on method counts them; a probe is slow beside others of its experiment
-    noisy = sum(noise.find_noisy(frame).sum() for frame in frames)
-    if 2 * noisy > measured["noise_probe_ms"].count():
+    processes = pd.concat([list_processes(frame) for frame in frames if len(frame)])
+    if 2 * processes["noisy"].sum() > len(processes):
         warnings.append("Most noise probes were slow or unsteady: measure again when the machine is quiet.")
     # all records are of one machine, and one of them stands for all
     environment = measured["environment"].iloc[-1]
@@ -247,7 +247,7 @@ def facts(machine: str) -> dict[str, object]:
     return {
         "hardware": ", ".join(measured["hardware"].unique()),
         "parts": " · ".join(parts),
-        "measured": " to ".join(ends),
+        "measured": f"{' to '.join(ends)}, {noise.tell(processes)}",
         # `.str` also looks up a key of each dict
         "torch": ", ".join(measured["environment"].str["torch"].unique()),
         "commit": ", ".join(measured["environment"].str["commit"].str[:8].unique()),

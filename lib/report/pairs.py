@@ -12,9 +12,10 @@ def judge(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.DataF
     """Judge the ratio of the baseline's time to each case's, whole and by phase.
 
     `used` are the records of one machine that are ok, each with the number of its `case`; `cases` has the fields of
-    each case by that number. By hand a ratio has the error of its own pairs. Columns: `baseline`, and those of
+    each case by that number. By hand a ratio has the error of its own pairs. Columns: `baseline`; `pairs`,
+    `lowest_pair` and `highest_pair`, which count single pairs and have the extremes of their ratios; and those of
     `verdicts.judge`, for the whole and with each phase in front. The texts of a case without pairs are empty."""
-    columns = {"baseline": pd.Series(dtype=str)}
+    columns = {"baseline": pd.Series(dtype=str), **_extremes(used)}
     is_stale = used.groupby("case")["stale"].all()
     for phase in ["", *_phases(used)]:
         estimated = _estimate(used, phase, is_by_hand)
@@ -28,6 +29,13 @@ def judge(used: pd.DataFrame, cases: pd.DataFrame, is_by_hand: bool) -> pd.DataF
     table = pd.DataFrame(columns, index=cases.index)
     texts = table.filter(regex="baseline|verdict|advice").columns
     return table.fillna(dict.fromkeys(texts, ""))
+
+
+def _extremes(used: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the number of pairs of each case, and the extremes of their ratios."""
+    pairs = used.reindex(columns=["case", "paired_ms", "baseline_ms"]).dropna().explode(["paired_ms", "baseline_ms"])
+    ratios = (pairs["baseline_ms"].astype(float) / pairs["paired_ms"].astype(float)).groupby(pairs["case"])
+    return {"pairs": ratios.size(), "lowest_pair": ratios.min(), "highest_pair": ratios.max()}
 
 
 def _phases(used: pd.DataFrame) -> list[str]:

@@ -24,6 +24,7 @@ PAGE_INKS = {
 }  # fmt: skip
 # lengths of strokes and gaps, as seaborn takes them
 DASHES = {"": "", "dashed": (4, 1.5), "dotted": (1, 1.2), "dashdot": (4, 1.2, 1, 1.2)}
+LARGE_RATIO = 8  # beyond it a linear axis has no room for what is slower
 STACK = ("sky", "blue", "orange", "green", "purple", "vermilion", "yellow", "grey")  # of the parts of a bar
 
 WIDTH = 6.5  # inches; the page scales a figure to the width of its column
@@ -64,6 +65,51 @@ def blank(height: float, columns: int = 1) -> Figure:
     # browsers set small text a little wider than matplotlib expects
     figure.get_layout_engine().set(rect=(0.01, 0, 0.96, 1))
     figure.subplots(ncols=columns)
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def speedups(rows: pd.DataFrame, x: str, hue: str, xlabel: str, ylabel: str, limit: str = "") -> Figure:
+    """Return a figure of `speedup` against `x` with its intervals, a line for each value of `hue`.
+
+    `x` is a column of words, or of numbers, whose axis is logarithmic. `limit` is a column of what is possible, which
+    is dashed."""
+    figure = blank(2.3)
+    axes = figure.axes[0]
+    axes.axhline(1, color=QUIET, linewidth=1)
+    is_numeric = pd.api.types.is_numeric_dtype(rows[x])
+    for name, points in rows.groupby(hue, sort=False):
+        points = points.sort_values(x) if is_numeric else points
+        reach = points[["speedup_low", "speedup_high"]].sub(points["speedup"], axis="index").abs().T
+        axes.errorbar(x, "speedup", reach, data=points, marker="o", color=palette(rows[hue])[name], label=name)
+        if limit:
+            axes.plot(x, limit, "--", data=points, color=QUIET, label="")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    if rows["speedup"].max() > LARGE_RATIO:
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set_ylim(0, None)
+    if is_numeric:
+        axes.set_xscale("log")
+        axes.set_xticks(rows[x].unique(), [f"{place:,}" for place in rows[x].unique()])
+        axes.minorticks_off()
+    figure.legend(loc="outside upper left", ncols=5)
+    return figure
+
+
+def timelines(events: pd.DataFrame) -> Figure:
+    """Draw the course of a step, one lane a `way`: its parts, and below them its all-reduces.
+
+    `events` have `way`, `part`, `start_ms` and `end_ms`."""
+    ways = list(events["way"].unique())
+    figure = blank(0.9 + 0.32 * len(ways))
+    (lanes,) = figure.axes
+    lanes.set(xlabel="one step, ms", yticks=range(len(ways)), yticklabels=ways)
+    for hue, (part, spans) in zip(STACK, events.groupby("part", sort=False), strict=False):
+        height = spans["way"].map(ways.index) - 0.4 * (part == "all-reduce")
+        lanes.barh(height, spans["end_ms"] - spans["start_ms"], 0.4, spans["start_ms"], color=HUES[hue], label=part)
+    figure.legend(loc="outside upper left", ncols=5, handlelength=1, columnspacing=1)
     return figure
 
 

@@ -24,10 +24,17 @@ def load(name: str) -> pd.DataFrame:
     return pd.read_csv(PUBLISHED / f"{name}.csv")
 
 
+def addresses() -> dict[str, str]:
+    """Return the repositories of the write-ups that have one, by the number that stands for a write-up."""
+    known = load("sources").query("source.str.startswith('write-up') and address.notna()")
+    return dict(zip(known["source"], known["address"].str.removeprefix("https://github.com/"), strict=True))
+
+
 def list_steps() -> pd.DataFrame:
     """Return the printed steps and their phases, with their shares of the peak.
 
     - The columns of `end_to_end.csv` and `data_parallel.csv`; `size`, `total_ms`, `precision`, `world` (GPUs).
+    - `called`: what the source calls an arithmetic that must be another one, or else an empty text.
     - Optimizers multiply no matrices: they have `moved_bytes` in place of `flops`.
     - The columns of `add_utilisation`, NaN without a datasheet."""
     steps = load("end_to_end").rename(columns={"mean_ms": "total_ms"}).assign(world=1)
@@ -35,8 +42,10 @@ def list_steps() -> pd.DataFrame:
     steps["precision"] = steps["precision"].mask(steps["tf32"].eq(True), "tf32")
     # what this write-up calls fp32 goes beyond the peak of fp32 (doubts.csv)
     is_tf32 = (steps["source"] == "write-up 003") & (steps["hardware"] == "RTX PRO 6000 WK")
-    steps["precision"] = steps["precision"].mask(is_tf32 & (steps["precision"] == "fp32"), "tf32")
-    ranks = load("data_parallel").assign(phase="train_step", compiled=False, how="measured")
+    is_tf32 &= steps["precision"] == "fp32"
+    steps["called"] = steps["precision"].where(is_tf32, "")
+    steps["precision"] = steps["precision"].mask(is_tf32, "tf32")
+    ranks = load("data_parallel").assign(phase="train_step", compiled=False, how="measured", called="")
     steps = pd.concat([steps, ranks], ignore_index=True).rename(columns={"model": "size"})
     shapes = []
     for step in steps.itertuples():
@@ -45,7 +54,7 @@ def list_steps() -> pd.DataFrame:
     steps["flops"] = steps["phase"].map(PASSES) * [flops.forward_flops(shape) for shape in shapes]
     adam_bytes = pd.Series([flops.adam_bytes(shape.parameters, amsgrad=False) for shape in shapes])
     steps["moved_bytes"] = adam_bytes.where(steps["phase"] == "optimizer")
-    return add_utilisation(steps, load("datasheets"))
+    return add_utilisation(steps, load("datasheets")).replace({"source": addresses()})
 
 
 def list_attention() -> pd.DataFrame:
@@ -66,7 +75,27 @@ def list_attention() -> pd.DataFrame:
     passes["moved_bytes"] = moved_bytes
     case = ["source", "hardware", "variant", "precision", *scores]
     cases = passes.groupby(case, as_index=False, sort=False)[["flops", "moved_bytes", "total_ms"]].sum()
-    return add_utilisation(cases.assign(world=1), load("datasheets"))
+    return add_utilisation(cases.assign(world=1), load("datasheets")).replace({"source": addresses()})
+
+
+def list_adam(steps: pd.DataFrame, own: pd.DataFrame, peaks: pd.DataFrame) -> pd.DataFrame:
+    """Return AdamW on the largest list of each source and variant: of write-ups, in `steps`, and `own` steps.
+
+    Columns: those of the plain table, `list`, `rate_gbs`, and `memory_percent`, of `own` steps by `peaks`."""
+    lists = load("adam").rename(columns={"step_ms": "total_ms"}).assign(shapes="equal")
+    lists["moved_bytes"] = flops.adam_bytes(lists["num_params"] * lists["param_size"], amsgrad=True)
+    lists["variant"] = lists["variant"].str.strip("_").str.removesuffix("_adam")
+    optimizers = steps[steps["phase"] == "optimizer"]
+    optimizers = optimizers.assign(variant="in a step of " + optimizers["size"], shapes=optimizers["size"])
+    adam = pd.concat([lists, optimizers, own.assign(source="here")]).dropna(subset="total_ms")
+    kinds = ["source", "variant"]
+    adam = adam.sort_values([*kinds, "moved_bytes"]).drop_duplicates(kinds, keep="last").copy()
+    equal = adam["num_params"].map("{:,.0f} × ".format) + adam["param_size"].map("{:,.0f}".format)
+    adam["list"] = equal.where(adam["shapes"] == "equal", adam["shapes"])
+    adam["rate_gbs"] = adam["moved_bytes"] / adam["total_ms"] / 1e6
+    own_percent = 100 * adam["rate_gbs"] / peaks["memory_gb_per_s"].max()
+    adam["memory_percent"] = adam["memory_percent"].fillna(own_percent.where(adam["source"] == "here"))
+    return adam
 
 
 def list_doubts(steps: pd.DataFrame) -> pd.DataFrame:
@@ -79,7 +108,7 @@ def list_doubts(steps: pd.DataFrame) -> pd.DataFrame:
     shortest_ms = doubtful["flops"] / doubtful["tflops"] / 1e9
     reason = doubtful["how"] + ", and less than the peak allows"
     computed = doubtful[["source"]].assign(what=what, printed=doubtful["total_ms"], expected=shortest_ms, reason=reason)
-    return pd.concat([computed, load("doubts")], ignore_index=True)
+    return pd.concat([computed, load("doubts")], ignore_index=True).replace({"source": addresses()})
 
 
 def own_peaks(machine: str, hardware: str) -> pd.DataFrame:

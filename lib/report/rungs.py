@@ -9,6 +9,7 @@ from lib.report.table import fields, table
 from lib.stats import verdicts
 
 ENDS = ["speedup", "speedup_low", "speedup_high"]
+WIDE = 1.1  # an interval that reaches beyond this factor leaves a gain undecided
 
 
 def cold_starts(records: pd.DataFrame) -> pd.DataFrame:
@@ -28,11 +29,21 @@ def cold_starts(records: pd.DataFrame) -> pd.DataFrame:
 def pair(records: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the plain table of one machine's records that ran in pairs with the plain step.
 
-    They have the columns of `cold_starts`, too."""
+    They have the columns of `cold_starts`, too, and:
+
+    - `rung`: the switches, as a table names them. `on`: the same in words.
+    - `first_step_s` with its ends, and `logits_error_percent`."""
     rows = table(records).query("verdict != ''")
-    starts = cold_starts(records)
+    rows = rows.merge(cold_starts(records), "left", [*fields(records), "machine"]).sort_values("batch_size")
     # a copy, since pandas warns of new columns in a frame of which it has dropped some
-    return rows.merge(starts, "left", [*fields(records), "machine"]).sort_values("batch_size").copy()
+    return rows.copy().assign(
+        rung=rows["switches"].astype(str).str.replace("+", " + "),
+        on=[name_switches(switches) for switches in rows["switches"]],
+        first_step_s=rows["first_ms"] / 1e3,
+        first_step_s_low=rows["first_ms_low"] / 1e3,
+        first_step_s_high=rows["first_ms_high"] / 1e3,
+        logits_error_percent=100 * rows["logits_error"].astype(float),
+    )
 
 
 def choose_batch(rungs: pd.DataFrame) -> pd.DataFrame:
@@ -80,8 +91,9 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
     low = gain - np.hypot(own - own_low, rival_high - rival)
     high = gain + np.hypot(own_high - own, rival - rival_low)
     return rungs.assign(
-        before=before,
-        switch=new,
+        # texts also where there are none
+        before=np.array(before, dtype=object),
+        switch=np.array(new, dtype=object),
         switch_speedup=np.exp(gain),
         switch_speedup_low=np.exp(low),
         switch_speedup_high=np.exp(high),
@@ -109,16 +121,75 @@ def choose_fastest(compared: pd.DataFrame) -> pd.DataFrame:
     return order.sort_values(["gains", "is_proven", "speedup"]).tail(1).drop(columns=["gains", "is_proven"])
 
 
+def take_plain(rung: pd.DataFrame, machine: str) -> pd.DataFrame:
+    """Return the plain step of a rung's pairs, with its own rate and bound, and nothing of what the rung changes."""
+    changed = dict.fromkeys(rung.filter(regex="speedup|^first_|logits|peak_mib").columns, np.nan)
+    ends_ms = {f"paired_ms{end}": rung[f"baseline_ms{end}"] for end in ["", "_low", "_high"]}
+    plain = add_rates(rung.assign(switches="plain", rung="plain", **ends_ms, **changed))
+    plain["bound_ms"] = bounds.bound_ms("ladder", machine, plain)
+    for end, time_end in {"": "", "_low": "_high", "_high": "_low"}.items():
+        plain[f"bound_percent{end}"] = 100 * plain["bound_ms"] / plain[f"paired_ms{time_end}"]
+    return plain
+
+
+def describe(compared: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `compare` as gains, in words.
+
+    - `switch`, `over`: what is switched on, and the rung without it, which becomes the `baseline`.
+    - `speedup` with its ends and `verdict`: those of the switch.
+    - `seen`: proven, probable, slower, no gain seen, or undecided where the interval reaches beyond 10%.
+    - `price`: see `price`."""
+    names = []
+    for switch, rival in zip(compared["switch"], compared["before"], strict=True):
+        is_instead = "bf16" in switch.split("+") and "bf16_products" in rival
+        names.append(name_switches(switch) + (" instead" if is_instead else ""))
+    before = compared["before"].astype(str).str.replace("+", " + ")
+    low, high = compared["switch_speedup_low"], compared["switch_speedup_high"]
+    seen = compared["switch_advice"].mask(compared["switch_verdict"] == "slower", "slower")
+    is_wide = (low < 1 / WIDE) | (high > WIDE)
+    gains = compared.assign(
+        over=before,
+        baseline=before,
+        speedup=compared["switch_speedup"],
+        speedup_low=low,
+        speedup_high=high,
+        verdict=compared["switch_verdict"],
+        seen=seen.mask(seen == "none", np.where(is_wide, "undecided", "no gain seen")),
+    )
+    prices = [price(rung) for rung in compared.itertuples()]
+    return gains.assign(switch=names, price=prices)
+
+
+def name_switches(switches: str) -> str:
+    """Return switches that are joined by `+` in words, such as AdamW(fused=True), and bf16 autocast."""
+    variants = CATALOG["ladder"].variants
+    # an older record may have a switch that is gone
+    words = [variants[switch].words if switch in variants else switch for switch in switches.split("+")]
+    return ", and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def choose_enough(batches: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of the fewest sequences a step than which no larger batch is proven to have a better rate.
+
+    `batches` have `tokens_a_second` with its ends, as `add_rates` returns it."""
+    for place in range(len(batches)):
+        row = batches.sort_values("batch_size")[place : place + 1]
+        larger = batches[batches["batch_size"] > row["batch_size"].max()]
+        if not (larger["tokens_a_second_low"] > row["tokens_a_second_high"].max()).any():
+            return row
+    return batches
+
+
 def price(rung: tuple) -> str:
     """Say what a row of `compare` costs: digits of the logits, and a long first step.
 
     The text is empty if it costs neither."""
     switches = rung.switch.split("+")
-    prices = ""
+    prices = []
     if {"bf16_products", "bf16"}.intersection(switches) and rung.logits_error > bounds.EXACT:
-        prices += f", logits off by {100 * rung.logits_error:.2g}%"
+        prices.append(f"logits off by {100 * rung.logits_error:.2g}%")
     elif "bf16_products" in switches and rung.logits_error <= bounds.EXACT:
-        prices += ", by another fp32 library, which rounds nothing here"
+        prices.append("calls another fp32 library, results stay as accurate")
     if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_ms > 0:
-        prices += f", first step {rung.first_ms / 1000:.3g} s"
-    return prices
+        prices.append(f"first step {rung.first_ms / 1000:.3g} s")
+    return ", ".join(prices)

@@ -30,6 +30,7 @@ FACTS = (
     "forward_bytes", "backward_bytes", "optimizer_bytes", "moved_bytes", "message_bytes", "calls", "graphs",
     "graph_breaks", "messages", "largest_message_mib",
 )  # fmt: skip
+MARKS = ("noisy", "new_memory", "torch", "commit")  # what `_mark` adds to records
 WITHIN = "within one process"
 BETWEEN = "between processes"
 
@@ -47,9 +48,9 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
     - `samples` (the fewest of a process), `interval`: "between processes", or of records made by hand "within one
       process", or "".
     - Facts: one number or text a case.
-    - Of interleaved pairs: `paired_rounds` (records with pairs), `baseline`, `speedup` with its ends, `verdict`,
-      `advice` (see `lib.stats.verdicts`); of each phase the same with its name in front: `forward_speedup`. Without
-      pairs the texts are "".
+    - Of interleaved pairs: `paired_rounds` (records with pairs), `pairs` (of samples), `lowest_pair` and `highest_pair`
+      (ratios of single ones), `baseline`, `speedup` with its ends, `verdict`, `advice` (see `lib.stats.verdicts`); of
+      each phase the last four with its name in front: `forward_speedup`. Without pairs the texts are "".
     - `bound_ms`, and `bound_percent` of `total_ms`, or else of `paired_ms`, with its ends (see `lib.report.bounds`).
 
     `attrs["machine"]` is the first machine, of which a chapter tells. The columns of `MEASURED` and `FACTS` are there,
@@ -68,6 +69,20 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
 def load(experiment: str, machine: str) -> pd.DataFrame:
     """Return another experiment's table on the same machine, empty without records."""
     return table(stored.load_any(experiment, machine))
+
+
+def list_processes(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the records that `table` counts, one row a process, with the median of each of its times.
+
+    The other columns are those of the records, `noisy` and `new_memory` (see `lib.report.noise`), `speedup` (the
+    Hodges-Lehmann estimate of the process's own pairs), and `torch` and `commit` of its environment."""
+    used = _usable(_mark(records), [*fields(records), "machine"]).reset_index(drop=True)
+    paired = used.reindex(columns=["paired_ms", "baseline_ms"]).dropna()
+    logs = [estimates.of_pairs(*times)[0] for times in paired.itertuples(index=False)]
+    medians = {"speedup": pd.Series(np.exp(logs), paired.index, dtype=float)}
+    for name in used.filter(regex="_ms$"):
+        medians[name] = used[name].map(np.median, na_action="ignore").astype(float)
+    return used.assign(**medians)
 
 
 def unfold(records: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataFrame:
@@ -95,13 +110,7 @@ def fields(records: pd.DataFrame) -> list[str]:
 
 def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Make the table of one machine; its index is the number of the case."""
-    records = records.assign(
-        case=records.groupby(names, sort=False, dropna=False).ngroup(),
-        noisy=noise.find_noisy(records).astype(int),
-        new_memory=noise.find_new_memory(records).astype(int),
-        stale=records["stale"].astype(bool),
-        torch=records.reindex(columns=["environment"])["environment"].astype(object).str.get("torch"),
-    )
+    records = _mark(records).assign(case=records.groupby(names, sort=False, dropna=False).ngroup())
     used = _usable(records, ["case"])
     # round 0 is for what someone measures in JupyterLab
     is_by_hand = (used["round"] == 0).all()
@@ -109,7 +118,7 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     columns = {}
     for name in MEASURED:
         columns |= dict.fromkeys([name, f"{name}_low", f"{name}_high"], pd.Series(dtype=float))
-    for name in used.columns.difference([*names, *COLUMNS, "case", "noisy", "new_memory", "torch"], sort=False):
+    for name in used.columns.difference([*names, *COLUMNS, *MARKS, "case"], sort=False):
         columns |= _summarize(used, name, is_by_hand)
     for name in FACTS:
         columns.setdefault(name, pd.Series(dtype=float))
@@ -121,6 +130,18 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     has_ends = result[["total_ms_low", "paired_ms_low", "speedup_low"]].notna().any(axis="columns")
     result["interval"] = np.where(has_ends, WITHIN if is_by_hand else BETWEEN, "")
     return result.join(_bound(records, result))
+
+
+def _mark(records: pd.DataFrame) -> pd.DataFrame:
+    """Add what is asked of each record as a whole: noise, new memory, the build and the commit."""
+    environment = records.reindex(columns=["environment"])["environment"].astype(object)
+    return records.assign(
+        noisy=noise.find_noisy(records).astype(int),
+        new_memory=noise.find_new_memory(records).astype(int),
+        stale=records["stale"].astype(bool),
+        torch=environment.str.get("torch"),
+        commit=environment.str.get("commit"),
+    )
 
 
 def _usable(records: pd.DataFrame, case: list[str]) -> pd.DataFrame:

@@ -55,6 +55,27 @@ def test_products_that_round_nothing_count_for_fp32(error, best):
     assert products.to_dict() == pytest.approx({("cpu", "fp32"): best, ("cpu", "bf16_products"): 2e9})
 
 
+def test_rates_name_the_arithmetic_and_the_commit_of_each_record():
+    shape = {"operation": "matmul", "rows": 8, "columns": 8, "device": "cpu", "flops": 1e6, "total_ms": [0.5, 2.0, 9.0]}
+    shape |= {"precision": "bf16_products", "output_error": [4e-7], "environment": {"commit": "0a1b"}}
+    products, moving = bounds.list_rates(by_hand.frame(shape, experiment="ceilings"))
+    assert products[["precision", "arithmetic", "rate", "commit"]].to_numpy().tolist() == [
+        ["bf16_products", "bf16_products", 5e8, "0a1b"], ["fp32", "bf16_products", 5e8, "0a1b"],
+    ]  # fmt: skip
+    assert moving.empty
+
+
+def test_a_roofline_has_the_flops_a_byte_that_theory_gives(reference_table):
+    ceilings = reference_table("ceilings")
+    points = bounds.list_points(ceilings, reference_table("attention"))
+    by_operation = points[points["precision"] == "fp32"].groupby("operation")["flops_a_byte"].first()
+    (side,) = ceilings.query("operation == 'matmul'")["rows"].unique()
+    assert by_operation[["add", "adamw", "matmul"]].tolist() == pytest.approx([1 / 12, 1 / 2, side / 6])
+    assert set(points["kind"]) == {"product", "memory", "attention"}
+    alone = bounds.list_points(ceilings, reference_table("attention")[:0])
+    assert len(alone) == len(points[points["kind"] != "attention"])
+
+
 def test_adamw_on_a_list_longer_than_any_matrix_counts_for_memory(reference):
     lists = reference["adam"].query("variant == 'fused' and elements > 8192**2")
     rate = (1e3 * lists["moved_bytes"] / lists["total_ms"].map(np.median)).max()

@@ -12,7 +12,7 @@ from lib.report import fits
 def test_one_sequence_more_than_the_most_does_not_fit():
     limit_bytes = 4 * 2**30
     most = fits.most_sequences({"4 GiB": (limit_bytes, "cpu")}).set_index(["size", "arithmetic"])
-    count = most.loc[("small", "bf16"), "128 tokens"]
+    count = int(most.loc[("small", "bf16"), "128 tokens"])
     config = replace(SIZES["small"], context_length=128)
 
     def peak(batch_size):

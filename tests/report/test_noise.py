@@ -1,6 +1,7 @@
 """A record is noisy if the machine was slower beside it, or unsteady."""
 
 import numpy as np
+import pandas as pd
 
 import by_hand
 from lib.report import noise
@@ -29,3 +30,7 @@ def test_a_record_took_new_memory_if_most_of_its_samples_faulted_in_many_pages()
 def test_one_quick_probe_does_not_make_the_others_noisy():
     assert not noise.find_noisy(by_hand.frame(*probed([0.8] + [1.0] * 19))).any()
     assert not noise.find_noisy(by_hand.frame({"variant": "fused"})).any()
+
+
+def test_noise_is_told_as_a_count_of_the_processes():
+    assert noise.tell(pd.DataFrame({"noisy": [1, 0] * 700})) == "noise beside 700 of 1,400 records"

@@ -37,7 +37,7 @@ def test_chapters_stand_in_their_order_and_the_summary_first(parsed):
 def test_the_summary_quotes_the_answers_and_figures_of_the_others_and_leaves_out_what_is_missing(parsed):
     summary = section(parsed, "summary")
     lines = {label.get_text(): text.get_text() for label, text in map(bs4.Tag.find_all, summary.select("tbody tr"))}
-    for label, chapter in {"plain": "step", "attention": "attention", "optimizer": "adam"}.items():
+    for label, chapter in {"time": "step", "attention": "attention", "optimizer": "adam"}.items():
         assert lines.pop(label) == section(parsed, chapter).select_one(".answer").get_text(strip=True)
     assert lines == {}
     original = section(parsed, "step").find("svg")
@@ -102,7 +102,8 @@ def test_details_are_folded(parsed):
 def test_warnings_and_what_is_missing_are_lines_said_once_below_the_answer_and_progress_does_not_appear(parsed):
     lines = [(line.find_parent("section")["id"], line.get_text()) for line in parsed.select("p.missing")]
     assert lines == [
-        ("summary", "What to switch on: gains and prices: not measured by this sweep"),
+        ("summary", "Fastest step: not measured by this sweep"),
+        ("summary", "What to switch on: gains over the rung before, and prices: not measured by this sweep"),
         ("kernels", "Not measured by this sweep."),
         ("attention", "bf16 on this machine: not measured by this sweep"),
         ("adam", "bf16 on this machine: not measured by this sweep"),
@@ -163,12 +164,12 @@ def test_nothing_is_loaded(report, parsed):
     assert not re.search(r"@import|url\((?!#)", report.text)
 
 
-def test_the_head_names_hardware_date_and_pytorch_and_not_the_noise_beside_one_record_of_three(parsed):
+def test_the_head_names_hardware_date_and_pytorch_and_counts_noise(parsed):
     head = parsed.find("header").get_text(" ")
     assert small_report.HARDWARE in head
-    assert "24 November 2026" in head
+    assert "24 November 2026, noise beside 1 of 3 records" in head
     assert "PyTorch 2.13.0" in head
-    assert "noise" not in head
+    assert "Most noise probes" not in head
     assert "stale" not in head
 
 
@@ -187,7 +188,9 @@ def test_the_head_counts_noise_as_the_tables_do_beside_records_of_the_same_exper
     quiet = records.load("adam", MACHINE).assign(noise_probe_ms=[[1.0] * 8] * 3)
     slower = pd.concat([quiet] * 2).assign(noise_probe_ms=[[2.0] * 8] * 6)
     monkeypatch.setattr(records, "load", lambda experiment, machine: quiet if experiment == "adam" else slower)
-    assert page.facts(MACHINE)["warnings"] == []
+    facts = page.facts(MACHINE)
+    assert facts["warnings"] == []
+    assert facts["measured"].endswith("noise beside 0 of 9 records")
 
 
 @pytest.mark.usefixtures("in_report")

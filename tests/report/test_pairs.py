@@ -77,3 +77,16 @@ def test_phases_in_pairs_have_verdicts_of_their_own():
 )
 def test_a_baseline_is_named_by_the_value_that_differs(experiment, case, expected):
     assert baseline(experiment, case) == expected
+
+
+def test_single_pairs_are_counted_and_their_extremes_told(reference, reference_table):
+    frame = reference["attention"].dropna(subset="paired_ms")
+    pairs = frame.explode(["paired_ms", "baseline_ms"])
+    ratios = (pairs["baseline_ms"].astype(float) / pairs["paired_ms"].astype(float)).groupby(
+        [pairs[name] for name in fields(frame)]
+    )
+    made = reference_table("attention").query("pairs > 0").set_index(fields(frame))
+    for name, expected in {"pairs": ratios.size(), "lowest_pair": ratios.min(), "highest_pair": ratios.max()}.items():
+        pd.testing.assert_series_equal(
+            made[name].astype(float), expected.reindex(made.index).astype(float), check_names=False
+        )

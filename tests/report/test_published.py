@@ -47,6 +47,13 @@ def test_the_share_of_the_peak_is_plain_arithmetic():
     assert optimizer == pytest.approx(100 * 28 * parameters / 0.02407 / 3350e9)
 
 
+def test_a_write_up_has_the_name_of_its_repository_and_an_arithmetic_that_cannot_be_what_it_is_called():
+    assert published.addresses() == {"write-up 004": "yyin-dev/cs336-a2"}
+    steps = published.list_steps()
+    renamed = steps[steps["called"] != ""]
+    assert set(renamed["called"] + renamed["precision"] + renamed["source"]) == {"fp32tf32write-up 003"}
+
+
 def test_attention_counts_the_scores_that_a_query_may_see():
     attention = published.list_attention().set_index("source")
     # 16 heads of size 64: two products forward, and five backward with those that flash computes again
@@ -62,6 +69,20 @@ def test_this_machine_has_the_peaks_of_its_datasheet_or_else_its_best_rates():
     xeon = published.own_peaks("xeon-2c-0e51", "Intel(R) Xeon(R) Processor, 2 cores").set_index("precision")
     assert 0 < xeon.loc["fp32", "tflops"] < xeon.loc["bf16", "tflops"]
     assert published.own_peaks("unheard-of", "").empty
+
+
+def test_adamw_is_told_on_the_largest_list_of_each_source():
+    steps = published.list_steps()
+    own = pd.DataFrame({"variant": "fused", "shapes": "small", "moved_bytes": [1e9, 2e9], "total_ms": [1.0, 10.0]})
+    adam = published.list_adam(steps, own, pd.DataFrame({"memory_gb_per_s": [400.0]})).set_index(["source", "variant"])
+    mine = adam.loc[("here", "fused")]
+    assert (mine["list"], mine["rate_gbs"], mine["memory_percent"]) == ("small", 200, 50)
+    (fused,) = published.load("adam").query(
+        "source == 'write-up 000' and variant == '_fused_adam' and num_params == 32 and param_size == 4194304"
+    )["step_ms"]
+    theirs = adam.loc[("write-up 000", "fused")]
+    assert theirs["list"] == "32 × 4,194,304"
+    assert theirs["rate_gbs"] == pytest.approx(36 * 32 * 4_194_304 / fused / 1e6)
 
 
 def test_numbers_that_cannot_be_are_named():

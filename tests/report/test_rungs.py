@@ -82,11 +82,11 @@ def test_without_rungs_there_is_nothing_to_compare():
     ("switch", "error", "expected"),
     [
         ("fused", 0.00729, ""),
-        ("bf16", 0.00729, ", logits off by 0.73%"),
-        ("bf16_products", 4e-7, ", by another fp32 library, which rounds nothing here"),
-        ("compiled", 0.00729, ", first step 9.5 s"),
-        ("fused+bf16+compiled", 0.00729, ", logits off by 0.73%, first step 9.5 s"),
-        ("fused+bf16+compiled", math.nan, ", first step 9.5 s"),
+        ("bf16", 0.00729, "logits off by 0.73%"),
+        ("bf16_products", 4e-7, "calls another fp32 library, results stay as accurate"),
+        ("compiled", 0.00729, "first step 9.5 s"),
+        ("fused+bf16+compiled", 0.00729, "logits off by 0.73%, first step 9.5 s"),
+        ("fused+bf16+compiled", math.nan, "first step 9.5 s"),
     ],
 )
 def test_a_price_is_in_digits_or_in_seconds(switch, error, expected):
@@ -106,3 +106,42 @@ def test_a_first_iteration_that_loaded_what_another_process_compiled_does_not_co
     start = rungs.cold_starts(records).iloc[0]
     assert (start["first_ms"], start["first_ms_low"], start["first_ms_high"]) == (14000, 13000, 15000)
     assert rungs.cold_starts(records[:0]).empty
+
+
+def test_a_gain_is_told_over_the_rung_before_and_a_wide_interval_decides_nothing():
+    table = compared().assign(logits_error=0.0, first_ms=2000.0, interval="between processes", paired_rounds=3)
+    gains = rungs.describe(table.query("switches != 'fused+bf16_products+compiled'")).set_index("switches")
+    assert gains.loc["fused+bf16", "switch"] == "bf16 autocast instead"
+    assert gains.loc["fused+bf16", "over"] == gains.loc["fused+bf16", "baseline"] == "fused + bf16_products"
+    assert gains.loc["fused+bf16", ["speedup", "seen"]].to_list() == [pytest.approx(1.25), "proven"]
+    assert gains.loc["fused+bf16+compiled", ["seen", "price"]].to_list() == ["probable", "first step 2 s"]
+    ends = {"switch_speedup": 1.0, "switch_speedup_low": [0.95, 0.85, 0.8], "switch_speedup_high": [1.05, 1.1, 0.9]}
+    other = table[:3].assign(switch_advice="none", switch_verdict=["unclear", "unclear", "slower"], **ends)
+    assert list(rungs.describe(other)["seen"]) == ["no gain seen", "undecided", "slower"]
+
+
+def test_switches_have_words_also_one_that_is_gone():
+    assert rungs.name_switches("fused") == "AdamW(fused=True)"
+    assert rungs.name_switches("fused+gone+bf16") == "AdamW(fused=True), gone, and bf16 autocast"
+
+
+def test_the_plain_step_of_a_rung_is_its_baseline():
+    case = {"size": "small", "context_length": 128, "batch_size": 4, "losses": False, "device": "cpu"}
+    timed = {"tokens": 512, "paired_ms": 1000.0, "baseline_ms": 2000.0, "baseline_ms_low": 1600.0}
+    moved = dict.fromkeys(
+        ["forward_flops", "backward_flops", "forward_bytes", "backward_bytes", "optimizer_bytes"], 1.0
+    )
+    rung = case | timed | moved | {"baseline_ms_high": 2560.0, "switches": "fused", "speedup": 2.0, "first_step_s": 9.0}
+    plain = rungs.take_plain(pd.DataFrame([rung]), "unheard-of").iloc[0]
+    assert (plain["switches"], plain["rung"], plain["paired_ms"]) == ("plain", "plain", 2000)
+    assert (plain["tokens_a_second"], plain["tokens_a_second_low"]) == (256, 200)
+    assert math.isnan(plain["speedup"])
+    assert math.isnan(plain["first_step_s"])
+
+
+@pytest.mark.parametrize(("lows", "enough"), [([1, 9, 9, 9], 4), ([1, 3, 5, 30], 16), ([1, math.nan, 1, 1], 1)])
+def test_more_sequences_are_enough_where_no_interval_is_above(lows, enough):
+    batches = pd.DataFrame({"batch_size": [1, 4, 8, 16], "tokens_a_second_low": lows})
+    batches["tokens_a_second_high"] = batches["tokens_a_second_low"] + 3
+    assert list(rungs.choose_enough(batches)["batch_size"]) == [enough]
+    assert rungs.choose_enough(batches[:0]).empty

@@ -10,7 +10,7 @@ from scipy import stats
 import by_hand
 from lib import records
 from lib.report import noise
-from lib.report.table import fields, table, unfold
+from lib.report.table import fields, list_processes, table, unfold
 from lib.stats import intervals, moderation
 
 RANDOM = np.random.default_rng(1)
@@ -78,6 +78,17 @@ def test_builds_of_pytorch_are_counted_among_the_records_of_a_case():
         row["environment"] = {"torch": build}
     (row,) = table(by_hand.frame(*rounds)).itertuples()
     assert row.builds == 2
+
+
+def test_processes_are_the_records_that_the_table_counts_with_their_medians_and_the_ratios_of_their_pairs():
+    rounds = by_hand.of_rounds([[1.0, 2.0, 9.0], [4.0, 5.0], [6.0, 8.0]], variant="fused", num_params=8)
+    rounds[0] |= {"paired_ms": [1.0, 2.0], "baseline_ms": [3.0, 6.0], "environment": {"torch": "2.13.0+cpu"}}
+    rounds[1] |= {"stale": True}
+    rounds[2] |= {"status": "oom"}
+    (row,) = list_processes(by_hand.frame(*rounds)).itertuples()
+    assert (row.total_ms, row.paired_ms, row.torch, row.noisy) == (2, 1.5, "2.13.0+cpu", 0)
+    assert row.speedup == pytest.approx(3)
+    assert list_processes(by_hand.frame(*rounds)[:0]).empty
 
 
 def test_two_rounds_alone_have_no_interval_and_no_verdict():

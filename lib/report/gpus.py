@@ -1,0 +1,123 @@
+"""Predict a step of several H100 by the records of one, and by what a write-up printed of NCCL.
+
+Nothing here is measured on several GPUs.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from lib.config import SIZES
+from lib.report import published, sentences, waits
+
+SOURCE = "brandon-snider/cs336-a2"  # it has all-reduces and steps on several H100
+# the largest bucket of each way, in MiB: 0 leaves each gradient by itself
+MOST_MIB = {
+    "naive": 0.0, "flat": np.inf, "overlap": 0.0, **{f"bucketed, {most} MiB": most for most in (1, 10, 100, 1000)},
+    "sharded": 25.0,
+}  # fmt: skip
+
+
+def predict(step: pd.DataFrame, world: int = 2) -> pd.DataFrame:
+    """Return what a data-parallel step of several H100 should take, each with the batch of one, by way.
+
+    `step` is the row of one H100's step in fp32, or none. Messages take o + S / w by a line through the printed
+    all-reduces. Where all of them take less than the backward pass, all but the last one hide behind it. Columns:
+
+    - `way`, `calls`, `messages_ms` (one after the other), `wait_ms`, `step_ms`, `communication_percent` of the step.
+    - `printed_wait_ms`, `printed_step_ms`: the write-up's, with as many tokens a GPU.
+
+    `sharded` gathers the weights in one message of half an all-reduce's bytes, and saves all but an n-th of the
+    optimizer."""
+    printed = published.load("collectives").query("backend == 'nccl' and source == @SOURCE and world == @world")
+    latency_ms, mb_ms = waits.fit(printed.assign(message_bytes=2**20 * printed["message_mib"]))
+    rows = []
+    for one in step.itertuples():
+        tensors_mb = list_gradients(one.size)
+        for way, most_mib in MOST_MIB.items():
+            buckets_mb = fill_buckets(tensors_mb, most_mib * 2**20 / 1e6)
+            messages_ms = len(buckets_mb) * latency_ms + sum(buckets_mb) * mb_ms
+            last_ms = latency_ms + buckets_mb[-1] * mb_ms
+            wait_ms = max(last_ms, messages_ms - one.backward_ms)
+            if way in ("naive", "flat"):
+                wait_ms = messages_ms
+            work_ms = one.total_ms
+            if way == "sharded":
+                wait_ms += latency_ms + sum(buckets_mb) / 2 * mb_ms
+                work_ms -= (1 - 1 / world) * one.optimizer_ms
+            rows.append([way, len(buckets_mb), messages_ms, wait_ms, work_ms + wait_ms])
+    predicted = pd.DataFrame(rows, columns=["way", "calls", "messages_ms", "wait_ms", "step_ms"])
+    predicted["communication_percent"] = 100 * predicted["wait_ms"] / predicted["step_ms"]
+    tokens = world * step["batch_size"] * step["context_length"]
+    return predicted.merge(_list_printed(tokens, world), "left", "way")
+
+
+def list_gradients(size: str) -> list[float]:
+    """Return the MB of each parameter's gradient in fp32, in the order in which they are ready: the last layer's first.
+
+    A layer has two norms, four matrices of attention and three of SwiGLU."""
+    config = SIZES[size]
+    norm, square, wide = config.d_model, config.d_model**2, config.d_model * config.d_ff
+    layer = [norm, square, square, square, square, norm, wide, wide, wide]
+    words = config.vocab_size * config.d_model
+    return [4e-6 * elements for elements in reversed([words, *layer * config.num_layers, norm, words])]
+
+
+def fill_buckets(tensors_mb: Sequence[float], most_mb: float) -> list[float]:
+    """Return the MB of each bucket, of one tensor or of at most `most_mb`, filled in turn."""
+    buckets_mb: list[float] = []
+    for tensor_mb in tensors_mb:
+        if buckets_mb and buckets_mb[-1] + tensor_mb <= most_mb:
+            buckets_mb[-1] += tensor_mb
+        else:
+            buckets_mb.append(tensor_mb)
+    return buckets_mb
+
+
+def tell(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
+    """Say what `predict` gives for two H100, and what the write-up printed; an empty text without a step."""
+    said = []
+    for one in step.itertuples():
+        said.append(f"Nothing of this is measured on two GPUs. One {one.hardware} takes {sentences.ms(one, 'total')}")
+        said.append(f"for a step of {one.size} at {one.batch_size} × {one.context_length} tokens in {one.precision}.")
+        said.append("Of two, each with as many tokens, predicted waits for messages are:")
+        ways = predicted.set_index("way")
+        for way in ("naive", "flat"):
+            share = ways.loc[way, "communication_percent"]
+            said.append(f"{way} {ways.loc[way, 'wait_ms']:.0f} ms, {share:.0f}% of the step;")
+        hidden = ways[ways.index.str.contains("overlap|bucketed")].max()
+        said.append(f"overlap and all buckets at most {hidden.wait_ms:.1f} ms, {hidden.communication_percent:.1f}%.")
+        said.append(f"A sharded optimizer saves {one.optimizer_ms / 2:.0f} of {one.optimizer_ms:.0f} ms, and waits")
+        said.append(f"{ways.loc['sharded', 'wait_ms']:.0f} ms for weights.")
+        theirs = ways["printed_step_ms"]
+        if theirs[["naive", "flat", "overlap"]].notna().all():
+            waits_ms = " and ".join(ways["printed_wait_ms"].dropna().map("{:.0f}".format))
+            steps_ms = ", ".join(theirs[["naive", "flat", "overlap"]].map("{:.0f}".format))
+            said.append(f"Others printed for as many tokens a GPU ({SOURCE}) waits of {waits_ms} ms by naive and flat,")
+            said.append(f"and steps of {steps_ms} ms by naive, flat and overlap: overlap gained")
+            gained_ms = ways.loc["naive", "step_ms"] - ways.loc["overlap", "step_ms"]
+            said.append(f"{theirs['naive'] - theirs['overlap']:.0f} ms, where {gained_ms:.0f} are predicted.")
+    return " ".join(said)
+
+
+def tell_nccl() -> str:
+    """Say what write-ups printed of NCCL's largest all-reduce."""
+    printed = published.load("collectives").query("backend == 'nccl'")
+    largest = printed[printed["message_mib"] == printed["message_mib"].max()]
+    gbs = largest["message_mib"] * 2**20 / largest["total_ms"] / 1e6
+    rates = gbs.map("{:.3g} GB/s".format) + (1e3 / gbs).map(" ({:.1f} ms a GB)".format)
+    rates += " between " + largest["world"].astype(str) + " GPUs"
+    rates = rates.groupby(largest["source"] + " (" + largest["hardware"] + ")", sort=False).agg(", ".join)
+    said = "; ".join(rates.index + " " + rates)
+    return f"Others printed of NCCL's all-reduce of {largest['message_mib'].max():,} MiB: {said}."
+
+
+def _list_printed(tokens: pd.Series, world: int) -> pd.DataFrame:
+    """Return the printed steps of xl in fp32 with so many tokens on all GPUs."""
+    sharded = published.load("sharded").query("variant == 'sharded'").assign(world=2)
+    theirs = pd.concat([published.load("data_parallel"), sharded]).query("source == @SOURCE and world == @world")
+    theirs = theirs[(theirs["context_length"] * theirs["batch_size"]).isin(tokens)]
+    buckets = theirs["bucket_mib"].map(", {:.0f} MiB".format).where(theirs["bucket_mib"].notna(), "")
+    printed = {"synchronization_ms": "printed_wait_ms", "total_ms": "printed_step_ms"}
+    return theirs.assign(way=theirs["variant"] + buckets).rename(columns=printed)[["way", *printed.values()]]

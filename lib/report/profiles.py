@@ -1,0 +1,182 @@
+"""Sort the time of profiled steps by kinds of kernels, each beside its bound."""
+
+import pandas as pd
+
+from lib.catalog import CATALOG
+from lib.config import MODES
+from lib.instruments import kernel_classes
+from lib.report import bounds
+from lib.report.sentences import number
+from lib.report.table import table, unfold
+
+CASE = [*CATALOG["kernels"].fields, "machine"]
+PRODUCTS, OTHERS, OPTIMIZER, OVERHEAD = "matrix products", "other kernels", "optimizer", "overhead"
+WAITS = "overhead and gaps"  # no kernel computes
+# of the classes of `lib.instruments.kernel_classes`; a fused kernel of attention counts as a product
+KINDS = {"matrix product": PRODUCTS, "attention": PRODUCTS, "optimizer": OPTIMIZER, "overhead": OVERHEAD}
+CURES = {
+    PRODUCTS: "take a faster arithmetic, such as bf16",
+    OTHERS: "fuse more of what moves data, such as attention in one kernel",
+    OPTIMIZER: "take one fused kernel, AdamW(fused=True)",
+    WAITS: "make fewer calls, by torch.compile, CUDA graphs or more tokens at a time",
+}
+# what a compiler puts around the names of the operations that it fuses
+COMPILED = r"^(?:graph_\d+_)?(?:cpp|triton_\w+?)_fused_+|_\d+$"
+
+
+def choose(records: pd.DataFrame) -> pd.DataFrame:
+    """Return one profile a case, since kernels of one process do not add up to the phases of another."""
+    return records.sort_values("stale", kind="stable").drop_duplicates(CASE)
+
+
+def by_kind(records: pd.DataFrame) -> pd.DataFrame:
+    """Return one row a case, phase and kind of kernels, of the profiles of the first machine.
+
+    The columns are those of the plain table, and:
+
+    - `kind`: matrix products, optimizer, overhead (operators that move no data), or other kernels.
+    - `calls`, `kernels_ms`, and `share_percent` of `profiled_total_ms`.
+    - `bound_ms`: the FLOPs of products, or the bytes of what moves data, at the best rates. NaN for overhead.
+    - `beyond_ms`: `kernels_ms` less the kind's part of the step's bound, which has the larger bound of each phase."""
+    single = choose(records)
+    profiles = table(single)
+    machine = profiles.attrs["machine"]
+    profiles = profiles[(profiles["machine"] == machine) & (profiles["profiled_total_ms"] > 0)]
+    classes = unfold(single, "classes", ["phase", "class", "calls", "total_us"])
+    classes["kind"] = classes["class"].map(KINDS).fillna(OTHERS)
+    classes["kernels_ms"] = classes["total_us"].astype(float) / 1e3
+    parts = classes.groupby([*CASE, "phase", "kind"], sort=False, as_index=False)[["calls", "kernels_ms"]].sum()
+    # a copy, since pandas warns of new columns in a frame of many blocks
+    parts = parts.merge(profiles.drop(columns=["calls", "bound_ms"])).copy()
+    parts["share_percent"] = 100 * parts["kernels_ms"] / parts["profiled_total_ms"]
+    products, memory = bounds.best_rates(bounds.load_ceilings(machine))
+    flops_per_ms = products.reindex(pd.MultiIndex.from_frame(parts[["device", "precision"]])).to_numpy() / 1e3
+    bytes_per_ms = memory.reindex(parts["device"]).to_numpy() / 1e3
+    parts["bound_ms"] = float("nan")
+    for phase in MODES["train_step"]:
+        flops_ms = parts.get(f"{phase}_flops", float("nan")) / flops_per_ms
+        bytes_ms = parts[f"{phase}_bytes"] / bytes_per_ms
+        is_product = (parts["phase"] == phase) & (parts["kind"] == PRODUCTS)
+        is_moving = (parts["phase"] == phase) & parts["kind"].isin([OTHERS, OPTIMIZER])
+        parts["bound_ms"] = parts["bound_ms"].mask(is_product, flops_ms).mask(is_moving, bytes_ms)
+    binding_ms = parts.groupby([*CASE, "phase"])["bound_ms"].transform("max")
+    parts["beyond_ms"] = parts["kernels_ms"] - parts["bound_ms"].where(parts["bound_ms"] == binding_ms, 0.0)
+    return parts
+
+
+def sum_up(parts: pd.DataFrame) -> pd.DataFrame:
+    """Return one row a case of `by_kind`, with the columns of the plain table.
+
+    - `calls`, `kernels_ms`, `filled_percent`: the share of the profiled iteration that kernels and overhead fill.
+    - `products_percent`, `waits_percent`: the shares of products, and of overhead and gaps.
+    - `products_in_forward_percent`, `products_in_step_percent`: of the time that is filled.
+    - `launches_ms`: the calls, each as long as one that computes next to nothing.
+    - `model`: small at 4 × 128 tokens in fp32. `how`: compiled, naive attention, fused. `step`: train step of both."""
+    is_product = parts["kind"] == PRODUCTS
+    counted = parts.assign(
+        filled_percent=parts["share_percent"],
+        products_percent=parts["share_percent"].where(is_product, 0.0),
+        overhead_percent=parts["share_percent"].where(parts["kind"] == OVERHEAD, 0.0),
+    )
+    names = ["calls", "kernels_ms", "filled_percent", "products_percent", "overhead_percent"]
+    sums = counted.groupby(CASE, sort=False)[names].sum()
+    ahead = counted[counted["phase"] == "forward"].groupby(CASE)[names].sum()
+    sums = sums.assign(
+        waits_percent=(100 - sums["filled_percent"]).clip(lower=0) + sums["overhead_percent"],
+        products_in_forward_percent=100 * ahead["products_percent"] / ahead["filled_percent"],
+        products_in_step_percent=100 * sums["products_percent"] / sums["filled_percent"],
+    )
+    facts = parts.drop(columns=["phase", "kind", "calls", "kernels_ms", "share_percent", "bound_ms", "beyond_ms"])
+    cases = facts.drop_duplicates(CASE).merge(sums.reset_index())
+    launch_us = bounds.call_us(next(iter(cases["machine"]), ""))
+    batches = cases["batch_size"].astype(str) + " × " + cases["context_length"].astype(str)
+    model = cases["size"] + " at " + batches + " tokens in " + cases["precision"]
+    compiled = cases["compiled"].map({True: "compiled, ", False: ""})
+    how = compiled + cases["attention"] + " attention, " + cases["optimizer"]
+    return cases.assign(
+        launches_ms=cases["calls"] * cases["device"].map(launch_us) / 1e3,
+        model=model,
+        how=how,
+        step=cases["mode"].str.replace("_", " ") + " of " + model + " (" + how + ")",
+    )
+
+
+def split(parts: pd.DataFrame) -> str:
+    """Say where the time of one profiled step goes: matrix products 83% (1.3× the bound), optimizer 9% (…), ..."""
+    sums = parts.groupby("kind")[["share_percent", "kernels_ms", "bound_ms"]].sum()
+    texts = []
+    for kind, share_percent, kernels_ms, bound_ms in sums.sort_values("kernels_ms", ascending=False).itertuples():
+        over = f" ({kernels_ms / bound_ms:.1f}× the bound)" if bound_ms > 0 else ""
+        texts.append(f"{kind} {share_percent:.0f}%{over}")
+    # times of older profiles may add up to more than the step
+    gaps_percent = max(0.0, 100 - sums["share_percent"].sum())
+    return ", ".join([*texts, f"gaps {gaps_percent:.0f}%"])
+
+
+def shares(parts: pd.DataFrame) -> pd.Series:
+    """Return the percentage of one profiled step that each kind takes, the most first; see `lose`."""
+    return _sum_kinds(parts, "share_percent", 100 - parts["share_percent"].sum())
+
+
+def lose(parts: pd.DataFrame) -> pd.Series:
+    """Return the ms that one profiled step takes beyond its bound, by kind, the most first.
+
+    `parts` are its rows of `by_kind`. Overhead and gaps between kernels are one kind. Without a bound, it is empty."""
+    if not parts["bound_ms"].sum() > 0:
+        return pd.Series(dtype=float)
+    return _sum_kinds(parts, "beyond_ms", parts["profiled_total_ms"].max() - parts["kernels_ms"].sum())
+
+
+def _sum_kinds(parts: pd.DataFrame, name: str, gaps: float) -> pd.Series:
+    sums = parts.groupby(parts["kind"].replace(OVERHEAD, WAITS))[name].sum()
+    if len(sums):
+        # times of older profiles may add up to more than the step
+        sums[WAITS] = sums.get(WAITS, 0.0) + max(gaps, 0.0)
+    return sums.sort_values(ascending=False)
+
+
+def join(lost_ms: pd.Series) -> str:
+    """Join the kinds of `lose` for a sentence: matrix products 456, optimizer 181, ..."""
+    return ", ".join(f"{kind} {number(lost_ms, kind)}" for kind in lost_ms.index)
+
+
+def by_name(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the kernels of one profile by phase and name, those that take the most first.
+
+    `op` is the name without what a compiler puts around it; `is_other` tells those of the kind other kernels."""
+    names = unfold(records, "kernels", ["phase", "kernel", "class", "calls", "total_us", "share_percent"])
+    names = names.assign(kernel=names["kernel"].map(kernel_classes.short), kernels_ms=names["total_us"] / 1e3)
+    named = names.groupby(["phase", "kernel", "class"])[["calls", "kernels_ms", "share_percent"]].sum().astype(float)
+    named = named.reset_index().sort_values("kernels_ms", ascending=False)
+    ops = named["kernel"].astype(str).str.replace(COMPILED, "", regex=True)
+    return named.assign(op=ops, is_other=named["class"].map(KINDS).isna())
+
+
+def by_shape(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the products of profiles by phase and shape, with their `rate_tflops` and its share of the best rate."""
+    made = unfold(records, "products", ["phase", "shape", "calls", "total_us", "flops"])
+    made["kernels_ms"] = made["total_us"].astype(float) / 1e3
+    made["rate_tflops"] = made["flops"].astype(float) / made["kernels_ms"] / 1e9
+    best, _ = bounds.best_rates(bounds.load_ceilings(next(iter(made["machine"]), "")))
+    best_tflops = best.reindex(pd.MultiIndex.from_frame(made[["device", "precision"]])).to_numpy() / 1e12
+    made["best_percent"] = 100 * made["rate_tflops"] / best_tflops
+    return made.sort_values("kernels_ms", ascending=False)
+
+
+def in_attention(records: pd.DataFrame) -> pd.DataFrame:
+    """Return one row a case, phase and part of attention: its time, and that of its products and of softmax.
+
+    `products_ms` is that of all parts of the phase, and `flops_percent` the part's share of their FLOPs."""
+    spent = unfold(records, "parts", ["phase", "part", "class", "calls", "total_us"])
+    spent["time_ms"] = spent["total_us"].astype(float) / 1e3
+    spent["attention_products_ms"] = spent["time_ms"].where(spent["class"] == "matrix product", 0.0)
+    spent["softmax_ms"] = spent["time_ms"].where(spent["part"] == "softmax", 0.0)
+    times = ["time_ms", "attention_products_ms", "softmax_ms"]
+    spent = spent.groupby([*CASE, "phase", "part"])[times].sum().reset_index()
+    # forward comes first
+    spent = spent.sort_values("phase", ascending=False, kind="stable")
+    costs = unfold(records, "part_costs", ["phase", "part", "flops", "bytes"])
+    spent = spent.merge(costs[[*CASE, "phase", "part", "flops"]], "left")
+    of_phase = spent.groupby([*CASE, "phase"])
+    spent["flops_percent"] = 100 * spent["flops"] / of_phase["flops"].transform("sum")
+    return spent.assign(products_ms=of_phase["attention_products_ms"].transform("sum"))

@@ -1,0 +1,96 @@
+"""Split a training step into its parts, and compare steps of several sizes of model."""
+
+import pandas as pd
+
+from lib.config import MODES, SIZES
+from lib.cost import flops
+from lib.report import bounds
+
+PLAIN = {
+    "mode": "train_step", "compiled": False, "attention": "naive", "optimizer": "single_tensor", "precision": "fp32",
+}  # fmt: skip
+USUAL = PLAIN | {"size": "small", "batch_size": 4}
+
+
+def describe(table: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of the plain table with what a sentence says of a step.
+
+    - `tokens_a_second`; `over_bound` with its ends, the time over its bound.
+    - `batch × tokens`; `variant`, its precision and what is not plain in it.
+    - `subject`: small (129 M parameters, 4 × 128 tokens, fp32)."""
+    variant = table["precision"]
+    for field, value in PLAIN.items():
+        if field != "precision":
+            words = ", " + table[field].astype(str).replace("True", field)
+            variant = variant + words.where(table[field] != value, "")
+    batch = table["batch_size"].astype(str) + " × " + table["context_length"].astype(str)
+    millions = (table["parameters"] / 1e6).map("{:,.0f} M parameters, ".format)
+    return table.assign(
+        variant=variant,
+        tokens_a_second=1e3 * table["tokens"] / table["total_ms"],
+        over_bound=100 / table["bound_percent"],
+        over_bound_low=100 / table["bound_percent_high"],
+        over_bound_high=100 / table["bound_percent_low"],
+        subject=table["size"] + " (" + millions + batch + " tokens, " + variant + ")",
+        **{"batch × tokens": batch},
+    )
+
+
+def choose(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the step that is told: the most usual one, at the length at which most was measured."""
+    likeness = (table[list(USUAL)] == pd.Series(USUAL)).sum(axis="columns")
+    neighbours = table.groupby(["size", "context_length"])["total_ms"].transform("count")
+    ranked = table.assign(likeness=likeness, neighbours=neighbours)[table["total_ms"].notna()]
+    return ranked.nlargest(1, ["likeness", "neighbours", "parameters"])
+
+
+def split(step: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of a step, which is one row of the plain table.
+
+    - `part`, `time_ms` with its ends, `share_percent`.
+    - `products_ms`, `memory_ms`: the FLOPs and the bytes at the best rates. The larger one is the part's bound.
+    - `best_tflops`: the best rate of products.
+    - `default_tflops`: that of PyTorch's default library for fp32. Another one may be meant by `bf16_products`, and
+      round nothing. `default_ms` is the part's bound by this rate."""
+    parts = pd.DataFrame({"part": MODES["train_step"]})
+    for name in ["time_ms", "time_ms_low", "time_ms_high", "flops", "bytes"]:
+        parts[name] = step.reindex(columns=parts["part"] + "_" + name.removeprefix("time_")).mean().to_numpy()
+    parts = parts.dropna(subset="time_ms")
+    # the optimizer multiplies no matrices, and has no FLOPs here
+    part_flops = parts["flops"].fillna(0)
+    ceilings = bounds.load_ceilings(next(iter(step["machine"]), "")).merge(step[["device"]])
+    products, memory = bounds.best_rates(ceilings)
+    default, _ = bounds.best_rates(ceilings[ceilings["precision"] == "fp32"])
+    best = products[products.index.isin(step["precision"], level=1)].max()
+    memory_ms = 1e3 * parts["bytes"] / memory.max()
+    return parts.assign(
+        share_percent=100 * parts["time_ms"] / parts["time_ms"].sum(),
+        products_ms=1e3 * part_flops / best,
+        memory_ms=memory_ms,
+        best_tflops=best / 1e12,
+        default_tflops=default.max() / 1e12,
+        default_ms=(1e3 * part_flops / default.max()).clip(lower=memory_ms),
+    )
+
+
+def grow(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return by precision how steps grow from the smallest size to the largest.
+
+    `steps` are rows of `describe` in the order of their size, one a size and precision.
+
+    - `smallest`, `largest`: names of sizes. A precision of one size is left out.
+    - `flops`, `layers`, `total_ms`, `over_bound`: factors, the last one of the time over its bound.
+    - `rounds`: those of the largest size."""
+    layers = steps["size"].map({size: config.num_layers for size, config in SIZES.items()})
+    of_passes = steps["forward_flops"] + steps["backward_flops"]
+    curves = steps.assign(flops=of_passes, layers=layers).groupby("precision")
+    first, last = curves.first(), curves.last()
+    factors = last[["flops", "layers", "total_ms", "over_bound"]] / first[["flops", "layers", "total_ms", "over_bound"]]
+    return factors.assign(smallest=first["size"], largest=last["size"], rounds=last["rounds"]).query("flops > 1")
+
+
+def list_sizes(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the shape of each size of model in a table, with its `parameters`."""
+    shapes = pd.DataFrame(list(SIZES.values())).assign(size=list(SIZES))
+    shapes["parameters"] = [flops.shape_of(config, 1).parameters for config in SIZES.values()]
+    return table.drop_duplicates("size")[["size"]].merge(shapes)

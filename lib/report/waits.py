@@ -1,0 +1,154 @@
+"""Fit the time of messages between ranks, and predict how long a training step waits for them.
+
+A message of S bytes takes o + S / w, with a latency o and a bandwidth w.
+"""
+
+import numpy as np
+import pandas as pd
+from scipy import optimize
+
+from lib.report import sentences
+from lib.stats import digits
+
+KIND = ["operation", "world", "backend"]
+REPLICAS = ("naive", "flat", "overlap", "bucketed")  # ways that average gradients of whole models
+
+
+def fit(messages: pd.DataFrame) -> np.ndarray:
+    """Return the latency in ms and the ms of a MB, neither negative, of the least relative errors of the times."""
+    terms = np.column_stack([np.ones(len(messages)), messages["message_bytes"] / 1e6])
+    return optimize.nnls(terms / messages[["total_ms"]].to_numpy(float), np.ones(len(messages)))[0]
+
+
+def fit_lines(timed: pd.DataFrame) -> pd.DataFrame:
+    """Return messages, sorted by kind and size, with the lines through all of their kind, NaN where there is none.
+
+    A kind has an operation, ranks and a backend; its line needs several sizes, whose times grow with them. New columns:
+
+    - `latency_ms`, `mb_ms` and `fit_gbs` of the line, and `fit_ms`, what it gives for the message.
+    - `predicted_ms`: what a line through the other sizes gives. The smallest and the largest are not between others.
+    - `error_percent` of that, and `largest_error_percent` of the kind."""
+    timed = timed.sort_values([*KIND, "message_bytes"], ignore_index=True)
+    lines = {}
+    predicted = {}
+    for kind, alike in timed.groupby(KIND):
+        if alike["message_bytes"].max() > alike["message_bytes"].min():
+            lines[kind] = fit(alike)
+        for row in alike.index[1:-1]:
+            predicted[row] = fit(alike.drop(row)) @ [1, alike.loc[row, "message_bytes"] / 1e6]
+    fits = pd.DataFrame([[*kind, *line] for kind, line in lines.items()], columns=[*KIND, "latency_ms", "mb_ms"])
+    fits = fits[fits["mb_ms"] > 0].astype({"latency_ms": float, "mb_ms": float})
+    fitted = timed.assign(predicted_ms=pd.Series(predicted, dtype=float)).merge(fits, "left", KIND)
+    # a megabyte a millisecond is a gigabyte a second
+    fitted["fit_gbs"] = 1 / fitted["mb_ms"]
+    fitted["fit_ms"] = fitted["latency_ms"] + fitted["message_bytes"] / 1e6 * fitted["mb_ms"]
+    fitted["error_percent"] = 100 * (fitted["predicted_ms"] / fitted["total_ms"] - 1)
+    errors = fitted["error_percent"].abs().groupby([fitted[name] for name in KIND])
+    return fitted.assign(largest_error_percent=errors.transform("max"))
+
+
+def choose_steps(here: pd.DataFrame) -> pd.DataFrame:
+    """Return the steps that the chapter on several ranks tells, among the rows of a machine's plain table.
+
+    They are the timed ones of one batch, precision and number of ranks. What shards has a chapter of its own, and is
+    left out unless nothing else was measured. The rows of one process on the same batch are among them, as `way` "one
+    process". Rows are sorted by model and time. New columns:
+
+    - `is_told`: the model of most rounds; of several the one of most ways.
+    - `one_ms` with its ends, and `one_optimizer_ms`: the step of one process, and its optimizer."""
+    same = ["size", "context_length", "batch_size", "precision", "backend", "device"]
+    timed = here[(here["world"] > 1) & here["total_ms"].notna()]
+    is_sharded = timed["variant"].str.contains("shard|zero|fsdp").astype(bool)
+    timed = timed.assign(is_sharded=is_sharded, is_fp32=timed["precision"] == "fp32")
+    timed["ways"] = timed.groupby([*same, "world"])["way"].transform("count")
+    told = timed.sort_values("total_ms").nlargest(1, ["is_fp32", "rounds", "ways", "parameters"])
+    alone = here[here["world"] == 1].merge(told[same[1:]]).dropna(subset="total_ms").assign(way="one process")
+    one = alone.filter(regex="^(size|total_ms.*|optimizer_ms)$")
+    one.columns = one.columns.str.replace("optimizer", "one_optimizer").str.replace("total", "one")
+    steps = timed.merge(told[[*same[1:], "world"]])
+    steps = pd.concat([alone, steps[steps["is_sharded"] == steps["is_sharded"].min()].merge(one, "left", "size")])
+    steps["is_told"] = steps["size"].isin(told["size"])
+    return steps.sort_values(["parameters", "total_ms"], ignore_index=True)
+
+
+def predict_steps(steps: pd.DataFrame, reduces: pd.DataFrame) -> pd.DataFrame:
+    """Return the data-parallel steps among rows of the plain table, with predictions by the lines of all-reduces.
+
+    `reduces` are rows of `fit_lines`. Steps are those of `choose_steps`, with `one_ms`, the step of one process on the
+    whole batch, and `one_optimizer_ms`, its optimizer. New columns:
+
+    - `in_turn_ms`: all messages one after the other, m o + S / w.
+    - `hidden_ms`: what is left of those that travel beside the backward pass, m o + s / w with the largest message s.
+    - `predicted_wait_ms`: the first of naive, and the second of the others.
+    - `predicted_step_ms`: the wait after the work. Ranks on one machine's cores do the work of one process, and each
+      runs the whole optimizer besides; GPUs divide the work.
+    - `best_mb`: the best bucket, sqrt(S w o)."""
+    lines = reduces.drop_duplicates(["world", "backend"])[["world", "backend", "latency_ms", "mb_ms"]]
+    sent = steps[steps["variant"].isin(REPLICAS)].merge(lines, "left", ["world", "backend"])
+    calls_ms = sent["messages"].astype(float) * sent["latency_ms"]
+    gradients_mb = 4e-6 * sent["parameters"].astype(float)
+    largest_mb = 2**20 / 1e6 * sent["largest_message_mib"].astype(float)
+    sent["in_turn_ms"] = calls_ms + gradients_mb * sent["mb_ms"]
+    sent["hidden_ms"] = (calls_ms + largest_mb * sent["mb_ms"]).where(sent["variant"] != "naive")
+    sent["predicted_wait_ms"] = sent["hidden_ms"].fillna(sent["in_turn_ms"])
+    work_ms = sent["one_ms"] + (sent["world"] - 1) * sent["one_optimizer_ms"]
+    devices = sent["world"].where(sent["device"] != "cpu", 1)
+    sent["predicted_step_ms"] = work_ms / devices + sent["predicted_wait_ms"]
+    sent["best_mb"] = (gradients_mb * sent["latency_ms"] / sent["mb_ms"]) ** 0.5
+    return sent.sort_values(["parameters", "messages"])
+
+
+def judge(sent: pd.DataFrame) -> str:
+    """Say what of `predict_steps` came as predicted: how many steps, which waits, and the optimizer's time on a rank.
+
+    Only intervals apart from the prediction count."""
+    said = []
+    known = sent.dropna(subset=["predicted_step_ms", "total_ms_low"])
+    if len(known):
+        later, earlier = sentences.apart(known, "total_ms", "predicted_step_ms")
+        level = len(known) - len(later) - len(earlier)
+        said.append(f"Of {len(known)} steps {level} came as predicted, {len(later)} later, {len(earlier)} earlier.")
+    known = sent.dropna(subset=["predicted_wait_ms", "wait_ms_low"]).reset_index(drop=True)
+    if len(known):
+        longer, shorter = sentences.apart(known, "wait_ms", "predicted_wait_ms")
+        waits = [f"Of {len(known)} waits {len(known) - len(longer) - len(shorter)} did"]
+        for verdict, rows in {"longer": longer, "shorter": shorter}.items():
+            for size, ways in known.loc[rows].groupby("size", sort=False)["way"]:
+                waits.append(f"{verdict} in {size} were those of {', '.join(ways.str.replace(',', ' of'))}")
+        said.append(f"{'; '.join(waits)}.")
+    optimizers = []
+    for size, ways in sent.dropna(subset=["one_optimizer_ms", "optimizer_ms"]).groupby("size", sort=False):
+        times_ms = [ways["one_optimizer_ms"].iloc[0], ways["optimizer_ms"].min(), ways["optimizer_ms"].max()]
+        alone, *ends = [digits.number(ms, 0.1 * ms) for ms in times_ms]
+        optimizers.append(f"in {size} {alone} ms in one process and {' to '.join(dict.fromkeys(ends))} ms on a rank")
+    if optimizers:
+        said.append(f"The optimizer takes {'; '.join(optimizers)}.")
+    return " ".join(said)
+
+
+def judge_buckets(sent: pd.DataFrame) -> str:
+    """Say which bucket is the best by the formula in each model, and whether the measured ones differ.
+
+    `sent` are rows of `predict_steps`. Buckets differ where the intervals of any two steps lie apart."""
+    said = []
+    for size, ways in sent.dropna(subset="best_mb").groupby("size", sort=False):
+        tried = ways[ways["variant"] == "bucketed"]
+        text = f"in {size} {ways['best_mb'].iloc[0]:.2g} MB"
+        if len(tried) > 1:
+            is_apart = tried["total_ms_low"].max() > tried["total_ms_high"].min()
+            text += f", and the steps of {len(tried)} others {'differ' if is_apart else 'do not differ'} clearly"
+        said.append(text)
+    return f"The best bucket by the formula, if no parameter were larger: {'; '.join(said)}." if said else ""
+
+
+def find_twins(sent: pd.DataFrame) -> str:
+    """Say which buckets make as many messages as flat or overlap do, and so are the same way by another name."""
+    others = sent[sent["variant"].isin(["flat", "overlap"])].rename(columns={"way": "twin", "rounds": "twin_rounds"})
+    buckets = sent[sent["variant"] == "bucketed"].dropna(subset=["messages", "total_ms"])
+    twins = []
+    for row in buckets.merge(others[["size", "messages", "twin", "twin_rounds"]]).itertuples():
+        beside = sentences.sides(sent[sent["size"] == row.size], row.way, row.twin, "total")
+        twins.append(f"{row.way} is {row.twin}, {beside}, of {row.rounds} and {row.twin_rounds} rounds")
+    if not twins:
+        return ""
+    return f"Ways of the same messages are one way by two names, and differ by noise alone: {'; '.join(twins)}."

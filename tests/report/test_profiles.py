@@ -1,0 +1,90 @@
+"""The time of a profiled step is that of its kinds of kernels and of gaps, and so is what it loses to its bound."""
+
+import pandas as pd
+import pytest
+
+from lib.report import profiles
+
+
+@pytest.fixture(scope="module")
+def records(reference):
+    return reference["kernels"]
+
+
+@pytest.fixture(scope="module")
+def parts(records):
+    return profiles.by_kind(records)
+
+
+def of_small(frame):
+    return frame[(frame["size"] == "small") & (frame["mode"] == "train_step")]
+
+
+def test_kinds_are_the_classes_of_the_record_and_have_their_time(records, parts):
+    (record,) = of_small(profiles.choose(records))["classes"]
+    classes = pd.DataFrame(record, columns=["phase", "class", "calls", "total_us"])
+    kinds = of_small(parts)
+    products = kinds[kinds["kind"] == profiles.PRODUCTS]
+    expected = classes[classes["class"] == "matrix product"].groupby("phase", sort=False)["total_us"].sum() / 1e3
+    assert products.set_index("phase")["kernels_ms"].to_dict() == pytest.approx(expected.to_dict())
+    assert kinds["kernels_ms"].sum() == pytest.approx(classes["total_us"].sum() / 1e3)
+    assert kinds["calls"].sum() == classes["calls"].sum()
+
+
+def test_losses_and_the_bound_add_up_to_the_step(parts, reference_table):
+    step = of_small(parts)
+    (whole,) = of_small(reference_table("kernels")).itertuples()
+    losses_ms = profiles.lose(step)
+    longer_ms = max(whole.profiled_total_ms, step["kernels_ms"].sum())
+    assert losses_ms.sum() == pytest.approx(longer_ms - whole.bound_ms)
+    assert list(losses_ms) == sorted(losses_ms, reverse=True)
+    assert profiles.shares(step).sum() == pytest.approx(100 * longer_ms / whole.profiled_total_ms)
+    assert profiles.lose(step.assign(bound_ms=float("nan"))).empty
+
+
+def test_a_profile_is_summed_up_and_said(parts):
+    (step,) = of_small(profiles.sum_up(parts)).itertuples()
+    products_ms = of_small(parts).query("kind == 'matrix products'")["kernels_ms"].sum()
+    assert step.products_percent == pytest.approx(100 * products_ms / step.profiled_total_ms)
+    assert step.products_in_step_percent == pytest.approx(100 * products_ms / step.kernels_ms)
+    assert step.step == "train step of small at 4 × 128 tokens in fp32 (naive attention, single_tensor)"
+    assert profiles.split(of_small(parts)).startswith(f"matrix products {step.products_percent:.0f}% (1.")
+    assert profiles.join(pd.Series({"optimizer": 181.49, "matrix products": 78.74})) == (
+        "optimizer 181, matrix products 78.7"
+    )
+
+
+def test_attention_has_the_time_of_its_parts(records):
+    single = of_small(profiles.choose(records))
+    (record,) = single["parts"]
+    spent = pd.DataFrame(record, columns=["phase", "part", "class", "calls", "total_us"])
+    softmax = spent[(spent["part"] == "softmax") & (spent["phase"] == "forward")]
+    (row,) = profiles.in_attention(single).query("part == 'softmax' and phase == 'forward'").itertuples()
+    assert row.softmax_ms == row.time_ms == pytest.approx(softmax["total_us"].sum() / 1e3)
+    assert row.flops_percent < 5
+
+
+def test_what_a_compiler_fuses_is_named_by_its_operations():
+    columns = ["phase", "kernel", "class", "calls", "total_us", "share_percent"]
+    rows = [("forward", "graph_1_cpp_fused__to_copy_mul_7", "elementwise", 2, 3000.0, 60.0)]
+    rows.append(("forward", "aten::mm", "matrix product", 1, 2000.0, 40.0))
+    named = profiles.by_name(by_hand_profile(kernels=rows, columns=columns))
+    assert list(named["op"]) == ["to_copy_mul", "aten::mm"]
+    assert list(named["is_other"]) == [True, False]
+
+
+def by_hand_profile(kernels, columns):
+    """Return the frame of one record, whose tables are lists of columns as in a file."""
+    case = {
+        "size": "tiny", "context_length": 8, "batch_size": 1, "precision": "fp32", "compiled": False,
+        "attention": "naive", "optimizer": "fused", "mode": "forward", "device": "cpu", "machine": "test-1c",
+    }  # fmt: skip
+    table = dict(zip(columns, map(list, zip(*kernels, strict=True)), strict=True))
+    return pd.DataFrame([case | {"experiment": "kernels", "status": "ok", "stale": False, "kernels": table}])
+
+
+def test_without_profiles_there_is_nothing(records):
+    assert profiles.by_kind(records[:0]).empty
+    assert profiles.sum_up(profiles.by_kind(records[:0])).empty
+    assert profiles.lose(profiles.by_kind(records[:0])).empty
+    assert profiles.in_attention(records[:0]).empty

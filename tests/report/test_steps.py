@@ -1,0 +1,54 @@
+"""A step is told by what is not plain in it, beside the bounds of its parts, and grows with its model."""
+
+import pytest
+
+from lib.report import bounds, steps
+
+MACHINE = "xeon-2c-0e51"  # of the records kept in git
+
+
+@pytest.fixture(scope="module")
+def table(reference_table):
+    return steps.describe(reference_table("step").sort_values(["parameters", "context_length"]))
+
+
+def test_the_most_usual_step_is_told_and_named_by_what_is_not_plain(table):
+    (step,) = steps.choose(table).itertuples()
+    assert step.subject == "small (129 M parameters, 4 × 128 tokens, fp32)"
+    assert step.tokens_a_second == pytest.approx(1e3 * 512 / step.total_ms)
+    assert step.over_bound == pytest.approx(step.total_ms / step.bound_ms)
+    assert step.over_bound_low == pytest.approx(step.total_ms_low / step.bound_ms)
+    variants = set(table["variant"])
+    assert {"fp32", "bf16", "fp32, compiled", "fp32, no_grad"} <= variants
+
+
+def test_parts_add_up_to_the_bound(table):
+    step = steps.choose(table)
+    parts = steps.split(step)
+    assert list(parts["part"]) == ["forward", "backward", "optimizer"]
+    bound_ms = parts[["products_ms", "memory_ms"]].max(axis="columns").sum()
+    assert bound_ms == pytest.approx(step["bound_ms"].item())
+    assert parts["share_percent"].sum() == pytest.approx(100)
+    products, _ = bounds.best_rates(bounds.load_ceilings(MACHINE))
+    # there no other library has better products in fp32
+    assert parts["default_tflops"].unique() == pytest.approx(products["cpu", "fp32"] / 1e12)
+    assert parts["default_ms"].sum() == pytest.approx(bound_ms)
+    assert steps.split(step[:0]).empty
+
+
+def test_a_step_grows_from_the_smallest_size_to_the_largest(table):
+    plain = table.query("variant in ['fp32', 'bf16'] and context_length == 128")
+    growth = steps.grow(plain)
+    # bf16 has one size
+    assert list(growth.index) == ["fp32"]
+    tiny, small = plain.query("precision == 'fp32'").itertuples()
+    (row,) = growth.itertuples()
+    assert (row.smallest, row.largest, row.layers) == ("tiny", "small", 3)
+    assert row.total_ms == pytest.approx(small.total_ms / tiny.total_ms)
+    assert steps.grow(plain[:0]).empty
+
+
+def test_sizes_have_their_shape(table):
+    shapes = steps.list_sizes(table).set_index("size")
+    assert list(shapes.index) == ["tiny", "small"]
+    assert shapes.loc["small", "d_ff"] == 3072
