@@ -1,5 +1,6 @@
 """A step is told by what is not plain in it, beside the bounds of its parts, and grows with its model."""
 
+import pandas as pd
 import pytest
 
 from lib.report import bounds, steps
@@ -52,3 +53,17 @@ def test_sizes_have_their_shape(table):
     shapes = steps.list_sizes(table).set_index("size")
     assert list(shapes.index) == ["tiny", "small"]
     assert shapes.loc["small", "d_ff"] == 3072
+
+
+def test_deviations_are_those_of_the_process_of_most_steps_of_a_plain_step():
+    case = steps.PLAIN | {"size": "small", "parameters": 1, "batch_size": 4, "context_length": 128, "machine": "here"}
+    times = [{"forward_ms": [1.0, 3.0], "backward_ms": [4.0, 4.0], "optimizer_ms": [2.0, 6.0]}]
+    times.append({name: values[:1] for name, values in times[0].items()})
+    records = pd.DataFrame([case | {"status": "ok"} | row for row in times])
+    records = pd.concat([records, records.assign(compiled=True), records.assign(machine="there")], ignore_index=True)
+    (row,) = steps.list_deviations(records).to_dict("records")
+    assert row == {
+        "size": "small", "batch × tokens": "4 × 128", "precision": "fp32", "samples": 2,
+        "forward": "2.0 ± 1.4", "backward": "4.0 ± 0", "optimizer": "4.0 ± 2.8",
+    }  # fmt: skip
+    assert steps.list_deviations(records[:0]).empty
