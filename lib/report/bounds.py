@@ -95,6 +95,14 @@ def list_rates(ceilings: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return products.assign(rate=flops_s), moving.assign(rate=_rates(moving, "total_ms", moving["moved_bytes"]))
 
 
+def usual_rates(ceilings: pd.DataFrame) -> pd.Series:
+    """Return the usual bytes/s by device: the mean over all rounds of the operation that has the best one."""
+    _, moving = list_rates(ceilings)
+    best = moving.sort_values("rate").drop_duplicates("device", keep="last")
+    rounds = moving.merge(best[["device", "operation", "rows", "columns"]])
+    return np.exp(np.log(rounds["rate"]).groupby(rounds["device"]).mean())
+
+
 def call_us(machine: str) -> pd.Series:
     """Return the µs of a call that computes next to nothing, by device.
 

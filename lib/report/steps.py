@@ -10,6 +10,8 @@ from lib.report import bounds
 PLAIN = {
     "mode": "train_step", "compiled": False, "attention": "naive", "optimizer": "single_tensor", "precision": "fp32",
 }  # fmt: skip
+# a parameter's bytes that an eager optimizer moves; fused and compiled ones move 28
+BYTES_EACH = {"single_tensor": 104, "foreach": 96}
 SHAPE = ["precision", "parameters", "size", "batch_size", "context_length"]
 USUAL = PLAIN | {"size": "small", "batch_size": 4}
 
@@ -51,6 +53,7 @@ def split(step: pd.DataFrame) -> pd.DataFrame:
 
     - `part`, `time_ms` with its ends, `share_percent`.
     - `products_ms`, `memory_ms`: the FLOPs and the bytes at the best rates. The larger one is the part's bound.
+    - `usual_ms`, of the optimizer: all bytes that it moves, at the usual rate of memory.
     - `best_tflops`: the best rate of products.
     - `default_tflops`: that of PyTorch's default library for fp32. Another one may be meant by `bf16_products`, and
       round nothing. `default_ms` is the part's bound by this rate."""
@@ -65,10 +68,12 @@ def split(step: pd.DataFrame) -> pd.DataFrame:
     default, _ = bounds.best_rates(ceilings[ceilings["precision"] == "fp32"])
     best = products[products.index.isin(step["precision"], level=1)].max()
     memory_ms = 1e3 * parts["bytes"] / memory.max()
+    moved_bytes = step["parameters"].sum() * step["optimizer"].astype(object).map(BYTES_EACH).fillna(28).sum()
     return parts.assign(
         share_percent=100 * parts["time_ms"] / parts["time_ms"].sum(),
         products_ms=1e3 * part_flops / best,
         memory_ms=memory_ms,
+        usual_ms=np.where(parts["part"] == "optimizer", 1e3 * moved_bytes / bounds.usual_rates(ceilings).max(), np.nan),
         best_tflops=best / 1e12,
         default_tflops=default.max() / 1e12,
         default_ms=(1e3 * part_flops / default.max()).clip(lower=memory_ms),

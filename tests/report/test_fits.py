@@ -28,3 +28,13 @@ def test_gradients_of_blocks_are_those_of_their_weights():
     parameters = flops.shape_of(config, 1).parameters
     weights = 4 * config.d_model**2 + 3 * config.d_model * config.d_ff + 2 * config.d_model
     assert fits.block_gradients_mib("small", 4 * parameters / 2**20) == pytest.approx(4 * weights / 2**20)
+
+
+def test_each_row_has_the_peaks_of_its_length_and_precision():
+    peaks = fits.list_peaks("small", 2, [64, 128], groups=[3])
+    assert list(zip(peaks["tokens"], peaks["precision"], strict=True)) == [
+        (64, "fp32"), (64, "bf16"), (128, "fp32"), (128, "bf16"),
+    ]  # fmt: skip
+    shape = flops.shape_of(replace(SIZES["small"], context_length=128), 2)
+    of_3 = memory.peak_bytes(shape, "bf16", "naive", "single_tensor", "train_step", "cuda", 3) / 2**30
+    assert peaks["groups_of_3_gib"].iloc[-1] == pytest.approx(of_3, abs=0.06)
