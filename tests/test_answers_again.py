@@ -39,7 +39,8 @@ ANSWERS = [
      rf"\| {SIZE} \| {LENGTH} \| {cell('forward_ms')} {cell('profiled_forward_ms')}"),
     ("memory", "memory", STEP, rf"step of {SIZE} at {BATCH} in {PRECISION} takes (?P<peak_mib>[\d,]+) MiB"),
     ("attention", "attention", {},
-     rf"(?P<variant>\w+) is the fastest of \d+ measured at (?P<batch_size>\d+) × (?P<seq_len>[\d,]+) tokens "
+     rf"(?:Use )?(?P<variant>\w+)(?:: it)? is the fastest of \d+ "
+     rf"measured at (?P<batch_size>\d+) × (?P<seq_len>[\d,]+) tokens "
      rf"\((?P<num_heads>\d+) .*heads? of (?P<d_head>\d+), {PRECISION}\): {SPEEDUP}.*?, {PAIRS}"),
     ("flash", "attention", {"causal": True},
      rf"of (?P<batch_size>\d+) sequences? of (?P<seq_len>[\d,]+) tokens and (?P<num_heads>\d+) heads? "
@@ -55,7 +56,7 @@ ANSWERS = [
      rf"of {SIZE} at {BATCH} in {PRECISION} costs .* takes {PAIRS}, {SPEEDUP}"),
     ("compile.sizes", "step", STEP | {"compiled": True},
      rf"\| {SIZE} \| {LENGTH} \| {PRECISION} \| {cell('baseline_ms')} {cell('paired_ms')}"),
-    ("adam", "adam", {}, rf"step(?P<amsgrad> with amsgrad)? on (?:[^()]*\(.*, )?(?P<elements>[\d,]+) elements\)?, "
+    ("adam", "adam", {}, rf"step(?P<amsgrad> with amsgrad)? on (?:[^()]*\((?:.*, )?)?(?P<elements>[\d,]+) elements\)?, "
      rf"(?P<variant>\w+), takes {TOTAL}\. In pairs \w+ is {SPEEDUP}.*: {PAIRS}"),
     ("precision.step", "step", STEP, rf"In {PRECISION} a step at {BATCH} is {SPEEDUP}.*? fp32 for (?P<size>[\w.]*\w)"),
     ("precision.passes", "step", STEP | {"compiled": False},

@@ -184,7 +184,7 @@ def test_accounting_measures_nothing_and_answers_from_its_formulas(tokens, run_a
     # the most devices that share the step where messages follow products
     a = tokens * 1.8e11 / 4.6e14
     b = 1.5 * 53_248 * 1.8e11 / 4.6e14
-    assert f"{int((a + b + a * b) ** 2 / (4 * a * b)):,} devices" in told["accounting"]
+    assert f"{int((a + b + a * b) ** 2 / (4 * a * b)):,} devices" in told["accounting.in_turn"]
 
 
 @pytest.mark.parametrize("name", ONLY_TELLING)

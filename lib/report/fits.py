@@ -9,6 +9,7 @@ import pandas as pd
 
 from lib.config import SIZES
 from lib.cost import flops, memory
+from lib.report.table import load
 
 PRESETS = ("small", "medium", "large", "xl", "2.7B")
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -27,6 +28,15 @@ def most_sequences(memories: Mapping[str, tuple[float, str]]) -> pd.DataFrame:
         counts = [memory.largest_batch(model, limit_bytes, *WAYS[way], device) for model in models]
         rows.append([name, size, way, *counts])
     return pd.DataFrame(rows, columns=["memory", "size", "arithmetic", *(f"{length:,} tokens" for length in LENGTHS)])
+
+
+def list_runs(machine: str) -> pd.DataFrame:
+    """Return the rows of all tables of training steps of a machine, each with its `run`: xl at 4 × 128 (step)."""
+    names = ("memory", "step", "kernels", "parallel")
+    runs = pd.concat([load(name, machine).assign(chapter=name) for name in names], ignore_index=True)
+    runs = runs[["size", "batch_size", "context_length", "status", "peak_mib", "chapter"]]
+    batch = runs["batch_size"].astype(str) + " × " + runs["context_length"].astype(str)
+    return runs.assign(run=runs["size"] + " at " + batch + " (" + runs["chapter"] + ")")
 
 
 def split_peaks(step: pd.DataFrame) -> pd.DataFrame:

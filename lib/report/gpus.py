@@ -17,6 +17,7 @@ MOST_MIB = {
     "naive": 0.0, "flat": np.inf, "overlap": 0.0, **{f"bucketed, {most} MiB": most for most in (1, 10, 100, 1000)},
     "sharded": 25.0,
 }  # fmt: skip
+WHOLE = "not sharded"  # the printed step beside that of sharded
 
 
 def predict(step: pd.DataFrame, world: int = 2) -> pd.DataFrame:
@@ -47,6 +48,8 @@ def predict(step: pd.DataFrame, world: int = 2) -> pd.DataFrame:
                 wait_ms += latency_ms + sum(buckets_mb) / 2 * mb_ms
                 work_ms -= (1 - 1 / world) * one.optimizer_ms
             rows.append([way, len(buckets_mb), messages_ms, wait_ms, work_ms + wait_ms])
+        # the printed partner of sharded does not say how it averages, so nothing predicts it
+        rows.append([WHOLE, *[np.nan] * 4])
     predicted = pd.DataFrame(rows, columns=["way", "calls", "messages_ms", "wait_ms", "step_ms"])
     predicted["communication_percent"] = 100 * predicted["wait_ms"] / predicted["step_ms"]
     tokens = world * step["batch_size"] * step["context_length"]
@@ -98,7 +101,42 @@ def tell(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
             said.append(f"and steps of {steps_ms} ms by naive, flat and overlap: overlap gained")
             gained_ms = ways.loc["naive", "step_ms"] - ways.loc["overlap", "step_ms"]
             said.append(f"{theirs['naive'] - theirs['overlap']:.0f} ms, where {gained_ms:.0f} are predicted.")
+            said.append(f"The step is off, too: {ways.loc['overlap', 'step_ms']:.0f} ms are predicted by overlap,")
+            said.append("but theirs is another program, with its own optimizer and batch.")
+            copied = ", likely for the copy into one message, which the model leaves out"
+            for way, after in {"naive": "", "flat": copied}.items():
+                wait_ms, printed_ms = ways.loc[way, ["wait_ms", "printed_wait_ms"]]
+                agrees = abs(printed_ms / wait_ms - 1) < 0.1
+                said.append(f"The wait of {way} {'agrees' if agrees else 'does not agree'}, {wait_ms:.1f} ms predicted")
+                said.append(f"and {printed_ms:.1f} printed{after * (not agrees)}.")
     return " ".join(said)
+
+
+def tell_sharded(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
+    """Say what the write-up printed of a sharded optimizer on two H100, beside what `predict` gives."""
+    ways = predicted.set_index("way")
+    steps_ms = ways["printed_step_ms"].reindex([WHOLE, "sharded"])
+    if steps_ms.isna().any():
+        return ""
+    one = step.iloc[0]
+    printed = published.load("sharded").dropna(subset="before_step_mib").set_index("variant").filter(like="_mib")
+    whole, shard = [" / ".join(map("{:,.0f}".format, printed.loc[way])) for way in ("plain", "sharded")]
+    saved_gib = (printed.loc["plain"] - printed.loc["sharded"]) / 1024
+    # moments have twice the bytes of the gradients, and two ranks share them
+    expected_gib = sum(list_gradients(one["size"])) * 1e6 / 2**30
+    saved_ms, less_ms, wait_ms = -steps_ms.diff().iloc[1], one["optimizer_ms"] / 2, ways.loc["sharded", "wait_ms"]
+    said = f"Printed for {one['size']} on two H100 ({SOURCE}), MiB when built / before the optimizer / after it: "
+    said += f"{whole} whole, {shard} sharded, {saved_gib.iloc[-1]:.1f} GiB saved, {expected_gib:.1f} predicted. Steps "
+    said += f"take {' and '.join(steps_ms.map('{:.1f}'.format))} ms, {saved_ms:.0f} saved, predicted {less_ms:.0f} − "
+    return f"{said}{wait_ms:.0f} = {less_ms - wait_ms:.0f}."
+
+
+def list_nccl() -> pd.DataFrame:
+    """Return the GB/s of NCCL's all-reduces that write-ups printed: a row for each source and number of GPUs."""
+    printed = published.load("collectives").query("backend == 'nccl'").rename(columns={"world": "GPUs"})
+    printed["gbs"] = printed["message_mib"] * 2**20 / printed["total_ms"] / 1e6
+    wide = printed.pivot_table("gbs", ["source", "GPUs"], "message_mib")
+    return wide.rename(columns="{:,} MiB, GB/s".format).reset_index().rename_axis(columns=None)
 
 
 def tell_nccl() -> str:
@@ -115,7 +153,7 @@ def tell_nccl() -> str:
 
 def _list_printed(tokens: pd.Series, world: int) -> pd.DataFrame:
     """Return the printed steps of xl in fp32 with so many tokens on all GPUs."""
-    sharded = published.load("sharded").query("variant == 'sharded'").assign(world=2)
+    sharded = published.load("sharded").replace({"variant": {"plain": WHOLE}})
     theirs = pd.concat([published.load("data_parallel"), sharded]).query("source == @SOURCE and world == @world")
     theirs = theirs[(theirs["context_length"] * theirs["batch_size"]).isin(tokens)]
     buckets = theirs["bucket_mib"].map(", {:.0f} MiB".format).where(theirs["bucket_mib"].notna(), "")

@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from lib.report.steps import split
+
 SAME = ("size", "context_length", "batch_size", "compiled", "attention", "optimizer", "mode", "device")
 
 
@@ -28,6 +30,32 @@ def list_sizes(compared: pd.DataFrame) -> pd.DataFrame:
     low = sizes["speedup_low"].mask(is_open, sizes["lowest_pair"])
     high = sizes["speedup_high"].mask(is_open, sizes["highest_pair"])
     return sizes.assign(speedup_low=low, speedup_high=high, is_open=is_open)
+
+
+def allowed_by_default(sizes: pd.DataFrame, steps: pd.DataFrame) -> float:
+    """Return the largest gain that bounds allow over fp32 at the best rate of PyTorch's default library.
+
+    `sizes` are rows of `list_sizes`, and `steps` is the table of the experiment `step`."""
+    largest = sizes.nlargest(1, "bounds_allow")
+    fp32 = steps[steps["precision"] == "fp32"].merge(largest[list(SAME)])
+    return split(fp32)["default_ms"].sum() / largest["bound_ms"].sum()
+
+
+def list_all(steps: pd.DataFrame) -> pd.DataFrame:
+    """Return all training steps in narrow types with `fp32_ms`, `narrow_ms` and `speedup` by type, tokens and size.
+
+    They are of pairs with fp32, whose `range` is told, or, where none ran, of both timed alone."""
+    keys = [*SAME, "parameters"]
+    fp32 = steps.loc[steps["precision"] == "fp32", [*keys, "total_ms"]].rename(columns={"total_ms": "fp32_ms"})
+    rows = steps[(steps["precision"] != "fp32") & (steps["mode"] == "train_step")].merge(fp32, "left", keys)
+    is_alone = rows["baseline"] != "fp32"
+    ends = rows["lowest_pair"].map("{:.2f} to ".format) + rows["highest_pair"].map("{:.2f}".format)
+    rows["narrow_ms"] = rows["total_ms"].where(is_alone, rows["paired_ms"])
+    rows["fp32_ms"] = rows["fp32_ms"].where(is_alone, rows["baseline_ms"])
+    rows = rows.assign(range=ends.mask(is_alone, "timed alone"), verdict=rows["verdict"].mask(is_alone, ""))
+    rows[["speedup_low", "speedup_high"]] = rows[["speedup_low", "speedup_high"]].mask(is_alone)
+    rows["speedup"] = rows["speedup"].mask(is_alone, rows["fp32_ms"] / rows["narrow_ms"])
+    return rows.dropna(subset="speedup").sort_values(["precision", "context_length", "parameters"])
 
 
 def gain(row: tuple) -> str:

@@ -16,11 +16,12 @@ WAITS = "overhead and gaps"  # no kernel computes
 KINDS = {"matrix product": PRODUCTS, "attention": PRODUCTS, "optimizer": OPTIMIZER, "overhead": OVERHEAD}
 CURES = {
     PRODUCTS: "take a faster arithmetic, such as bf16",
-    OTHERS: "fuse more of what moves data, such as attention in one kernel",
+    OTHERS: "fuse more of what moves data",
     OPTIMIZER: "take one fused kernel, AdamW(fused=True)",
     WAITS: "make fewer calls, by torch.compile, CUDA graphs or more tokens at a time",
 }
 # what a compiler puts around the names of the operations that it fuses
+OPERATION = r"to_copy|unsafe_view|[a-z0-9]+(?:_backward)?"
 COMPILED = r"^(?:graph_\d+_)?(?:cpp|triton_\w+?)_fused_+|_\d+$"
 
 
@@ -150,6 +151,17 @@ def by_name(records: pd.DataFrame) -> pd.DataFrame:
     named = named.reset_index().sort_values("kernels_ms", ascending=False)
     ops = named["kernel"].astype(str).str.replace(COMPILED, "", regex=True)
     return named.assign(op=ops, is_other=named["class"].map(KINDS).isna())
+
+
+def longest(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the three other kernels of one profile that take the most: `first`, `op` and `kernels_ms`.
+
+    `first` has the first three operations that a compiled one fuses: to_copy, add, clone, …"""
+    sums = by_name(records).query("is_other").groupby("op")["kernels_ms"].sum().nlargest(3).reset_index()
+    fused = sums["op"].astype(str).str.findall(OPERATION)
+    more = fused.str.len().gt(3).map({True: ", …", False: ""})
+    first = (fused.str[:3].str.join(", ") + more).where(~sums["op"].astype(str).str.contains("::"), sums["op"])
+    return sums.assign(first=first)[["first", "op", "kernels_ms"]]
 
 
 def by_shape(records: pd.DataFrame) -> pd.DataFrame:

@@ -110,6 +110,23 @@ def add_rates(rungs: pd.DataFrame) -> pd.DataFrame:
     return rates
 
 
+def add_cost(rows: pd.DataFrame, time: str, ratio: str) -> pd.DataFrame:
+    """Return `rows` with what compiling costs and saves in ms, and the fewest and most steps after which it pays.
+
+    `compile_ms` and `saved_ms` have the ends of a first step and of the ratio; `saved_ms` follows from the ratio and
+    the later `<time>_ms` unless it is there. `soonest` and `latest` are quotients of opposite ends."""
+    later_ms = rows[f"{time}_ms"]
+    saved_ms = {f"saved_ms{end}": later_ms * (rows[f"{ratio}{end}"] - 1) for end in ("", "_low", "_high")}
+    costs = {f"compile_ms{end}": rows[f"first_ms{end}"] - later_ms for end in ("", "_low", "_high")}
+    soonest = costs["compile_ms_low"] / saved_ms["saved_ms_high"]
+    latest = costs["compile_ms_high"] / saved_ms["saved_ms_low"]
+    # one first step has no ends
+    is_one = rows["first_ms_low"] == rows["first_ms_high"]
+    costs |= {f"compile_ms{end}": costs[f"compile_ms{end}"].mask(is_one) for end in ("_low", "_high")}
+    added = rows.assign(**costs, **{name: values for name, values in saved_ms.items() if name not in rows})
+    return added.assign(soonest=soonest, latest=latest)
+
+
 def choose_fastest(compared: pd.DataFrame) -> pd.DataFrame:
     """Return the fastest rung of `compare` whose last switch brings something; if none does, the fastest.
 
@@ -157,6 +174,13 @@ def describe(compared: pd.DataFrame) -> pd.DataFrame:
         seen=seen.mask(seen == "none", np.where(is_wide, "undecided", "no gain seen")),
     )
     prices = [price(rung) for rung in compared.itertuples()]
+    told = compared.reindex(columns=compared.columns.union(["forward_speedup", "optimizer_speedup"], sort=False))
+    both = told.assign(place=range(len(told))).merge(told, left_on="before", right_on="switches")
+    for row in both[both["switch_x"] == "masters"].dropna(subset="optimizer_speedup_x").itertuples():
+        forward = row.forward_speedup_x / row.forward_speedup_y
+        update = row.optimizer_speedup_x / row.optimizer_speedup_y
+        parts = f"forward pass about {forward:.2f}×, optimizer {update:.2f}× as fast"
+        prices[row.place] = ", ".join(filter(None, [parts, prices[row.place]]))
     return gains.assign(switch=names, price=prices)
 
 
@@ -191,5 +215,6 @@ def price(rung: tuple) -> str:
     elif "bf16_products" in switches and rung.logits_error <= bounds.EXACT:
         prices.append("calls another fp32 library, results stay as accurate")
     if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_ms > 0:
-        prices.append(f"first step {rung.first_ms / 1000:.3g} s")
+        ends = sorted({float(f"{end / 1000:.2g}") for end in (rung.first_ms_low, rung.first_ms_high)})
+        prices.append(f"first step {' to '.join(map('{:g}'.format, ends))} s")
     return ", ".join(prices)

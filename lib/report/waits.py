@@ -8,7 +8,6 @@ import pandas as pd
 from scipy import optimize
 
 from lib.report import sentences
-from lib.stats import digits
 
 KIND = ["operation", "world", "backend"]
 REPLICAS = ("naive", "flat", "overlap", "bucketed")  # ways that average gradients of whole models
@@ -98,32 +97,37 @@ def predict_steps(steps: pd.DataFrame, reduces: pd.DataFrame) -> pd.DataFrame:
     return sent.sort_values(["parameters", "messages"])
 
 
-def judge(sent: pd.DataFrame) -> str:
-    """Say what of `predict_steps` came as predicted: how many steps, which waits, and the optimizer's time on a rank.
+def compare(sent: pd.DataFrame) -> pd.Series:
+    """Say of each step of `predict_steps` whether it came as predicted: yes, or wait longer, step later and so on.
 
-    Only intervals apart from the prediction count."""
-    said = []
-    known = sent.dropna(subset=["predicted_step_ms", "total_ms_low"])
-    if len(known):
-        later, earlier = sentences.apart(known, "total_ms", "predicted_step_ms")
-        level = len(known) - len(later) - len(earlier)
-        said.append(f"Of {len(known)} steps {level} came as predicted, {len(later)} later, {len(earlier)} earlier.")
-    known = sent.dropna(subset=["predicted_wait_ms", "wait_ms_low"]).reset_index(drop=True)
-    if len(known):
-        longer, shorter = sentences.apart(known, "wait_ms", "predicted_wait_ms")
-        waits = [f"Of {len(known)} waits {len(known) - len(longer) - len(shorter)} did"]
-        for verdict, rows in {"longer": longer, "shorter": shorter}.items():
-            for size, ways in known.loc[rows].groupby("size", sort=False)["way"]:
-                waits.append(f"{verdict} in {size} were those of {', '.join(ways.str.replace(',', ' of'))}")
-        said.append(f"{'; '.join(waits)}.")
-    optimizers = []
-    for size, ways in sent.dropna(subset=["one_optimizer_ms", "optimizer_ms"]).groupby("size", sort=False):
-        times_ms = [ways["one_optimizer_ms"].iloc[0], ways["optimizer_ms"].min(), ways["optimizer_ms"].max()]
-        alone, *ends = [digits.number(ms, 0.1 * ms) for ms in times_ms]
-        optimizers.append(f"in {size} {alone} ms in one process and {' to '.join(dict.fromkeys(ends))} ms on a rank")
-    if optimizers:
-        said.append(f"The optimizer takes {'; '.join(optimizers)}.")
-    return " ".join(said)
+    Only intervals apart from the prediction count; the text is empty where there is nothing to compare."""
+    said = pd.Series("", sent.index)
+    known = pd.Series(False, sent.index)
+    for name, expected, above, below in [
+        ("wait_ms", "predicted_wait_ms", ", wait longer", ", wait shorter"),
+        ("total_ms", "predicted_step_ms", ", step later", ", step earlier"),
+    ]:
+        known |= sent[[f"{name}_low", expected]].notna().all(axis="columns")
+        for rows, words in zip(sentences.apart(sent, name, expected), (above, below), strict=True):
+            said[rows] += words
+    return said.str.removeprefix(", ").mask(known & (said == ""), "yes")
+
+
+def judge(sent: pd.DataFrame) -> str:
+    """Say how many steps and waits of `predict_steps` came as predicted, and for which ways no wait was as short."""
+    came = compare(sent)
+    known = sent[came != ""]
+    if known.empty:
+        return ""
+    counts = {word: came.str.contains(word).sum() for word in ("later", "earlier", "longer", "shorter")}
+    said = f"Of {len(known)} steps {counts['later']} came later than predicted and {counts['earlier']} earlier; "
+    said += f"{counts['longer']} waited longer and {counts['shorter']} shorter."
+    # ways that waited longer in each model
+    times = known.loc[came.str.contains("longer"), "way"].value_counts()
+    ways = times.index[times == known["size"].nunique()]
+    if len(ways):
+        said += f" The model is too optimistic for {', '.join(ways)}."
+    return said
 
 
 def judge_buckets(sent: pd.DataFrame) -> str:
@@ -142,13 +146,19 @@ def judge_buckets(sent: pd.DataFrame) -> str:
 
 
 def find_twins(sent: pd.DataFrame) -> str:
-    """Say which buckets make as many messages as flat or overlap do, and so are the same way by another name."""
-    others = sent[sent["variant"].isin(["flat", "overlap"])].rename(columns={"way": "twin", "rounds": "twin_rounds"})
-    buckets = sent[sent["variant"] == "bucketed"].dropna(subset=["messages", "total_ms"])
+    """Say by how much steps of the same messages differ under two names, as buckets that are flat or overlap do."""
+    steps = sent[["size", "way", "variant", "messages", "rounds", *sent.filter(regex="^total_ms")]]
+    buckets = steps[steps["variant"] == "bucketed"].dropna(subset=["messages", "total_ms"])
+    others = steps[steps["variant"].isin(["flat", "overlap"])]
+    pairs = buckets.merge(others, on=["size", "messages"], suffixes=("", "_twin"))
+    logs = np.log(pairs["total_ms"] / pairs["total_ms_twin"]).abs()
     twins = []
-    for row in buckets.merge(others[["size", "messages", "twin", "twin_rounds"]]).itertuples():
-        beside = sentences.sides(sent[sent["size"] == row.size], row.way, row.twin, "total")
-        twins.append(f"{row.way} is {row.twin}, {beside}, of {row.rounds} and {row.twin_rounds} rounds")
+    for size, those in logs.groupby(pairs["size"], sort=False):
+        row = pairs.loc[those.idxmax()]
+        twin = row.filter(like="_twin").rename(lambda name: name.removesuffix("_twin"))
+        text = f"in {size} {100 * np.expm1(those.max()):.0f}% ({row['way']} and {twin['way']}, "
+        text += f"{sentences.ms(row, 'total')} and {sentences.ms(twin, 'total')}"
+        twins.append(f"{text}, of {row['rounds']} and {twin['rounds']} rounds)")
     if not twins:
         return ""
-    return f"Ways of the same messages are one way by two names, and differ by noise alone: {'; '.join(twins)}."
+    return f"Smaller differences than those of the same messages under two names mean nothing: {'; '.join(twins)}."

@@ -49,5 +49,8 @@ def test_printed_steps_are_those_of_as_many_tokens():
     other = STEP.assign(context_length=512)
     assert "printed" not in gpus.tell(other, gpus.predict(other))
     assert gpus.tell(STEP[:0], gpus.predict(STEP[:0])) == ""
+    assert "7.7 GiB saved, 7.4 predicted" in gpus.tell_sharded(STEP, gpus.predict(STEP))
+    assert gpus.tell_sharded(STEP[:0], gpus.predict(STEP[:0])) == ""
     # 1,000 MiB in 3.14 ms
+    assert gpus.list_nccl().loc[0, "1,000 MiB, GB/s"] == pytest.approx(1048.576 / 3.14)
     assert "brandon-snider/cs336-a2 (H100 80GB) 334 GB/s (3.0 ms a GB) between 2 GPUs" in gpus.tell_nccl()

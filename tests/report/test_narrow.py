@@ -33,3 +33,17 @@ def test_the_tokens_of_most_sizes_are_told_and_single_pairs_where_intervals_deci
 
 def test_without_steps_nothing_is_compared(reference_table):
     assert narrow.list_sizes(narrow.compare(reference_table("step")[:0])).empty
+
+
+def test_what_ran_in_no_pairs_is_a_ratio_of_times_alone():
+    ends = dict.fromkeys(["speedup", "speedup_low", "speedup_high", "lowest_pair", "highest_pair"])
+    paired = {"paired_ms": 2.0, "baseline_ms": 4.0, "speedup": 2.0, "lowest_pair": 1.5, "highest_pair": 2.5}
+    steps = pd.DataFrame([
+        step("tiny", 128, 1, "fp32", total_ms=5.0),
+        step("tiny", 128, 1, total_ms=2.0, **ends | paired, verdict="faster"),
+        step("small", 128, 2, "fp32", total_ms=9.0),
+        step("small", 128, 2, total_ms=6.0, **ends, verdict="") | {"baseline": ""},
+    ])  # fmt: skip
+    rows = narrow.list_all(steps.astype(dict.fromkeys(ends, float)))
+    shown = rows[["fp32_ms", "narrow_ms", "speedup", "range", "verdict"]].to_numpy().tolist()
+    assert shown == [[4.0, 2.0, 2.0, "1.50 to 2.50", "faster"], [9.0, 6.0, 1.5, "timed alone", ""]]

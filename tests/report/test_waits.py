@@ -71,15 +71,17 @@ def test_a_step_is_the_work_the_optimizer_of_each_other_rank_and_what_is_left_of
 
 
 def test_only_intervals_apart_from_a_prediction_are_told_as_others():
-    told = waits.judge(rows(
+    sent = rows(
         {"variant": "naive", "total_ms_low": 5.0, "total_ms_high": 7.0, "wait_ms_low": 3.0, "wait_ms_high": 4.0},
         {"variant": "flat", "total_ms_low": 7.0, "total_ms_high": 9.0, "wait_ms_low": 1.0, "wait_ms_high": 3.0},
-        predicted_step_ms=6.0, predicted_wait_ms=2.0, one_optimizer_ms=1.0, optimizer_ms=2.0,
-    ))  # fmt: skip
-    assert told.startswith("Of 2 steps 1 came as predicted, 1 later, 0 earlier. Of 2 waits 1 did; longer in small were")
-    assert told.endswith("those of naive. The optimizer takes in small 1.0 ms in one process and 2.0 ms on a rank.")
-    assert waits.judge(rows({"variant": "naive"}, predicted_step_ms=1, predicted_wait_ms=1, one_optimizer_ms=math.nan,
-                            optimizer_ms=math.nan)) == ""  # fmt: skip
+        predicted_step_ms=6.0, predicted_wait_ms=2.0,
+    )  # fmt: skip
+    assert waits.compare(sent).tolist() == ["wait longer", "step later"]
+    told = waits.judge(sent)
+    assert told.startswith("Of 2 steps 1 came later than predicted and 0 earlier; 1 waited longer and 0 shorter.")
+    assert told.endswith("The model is too optimistic for naive.")
+    unknown = rows({"variant": "naive"}, predicted_step_ms=1, predicted_wait_ms=1)
+    assert waits.judge(unknown) == waits.compare(unknown).sum() == ""
 
 
 def test_buckets_differ_where_two_lie_apart_and_those_with_as_many_messages_as_flat_are_flat():
@@ -93,5 +95,5 @@ def test_buckets_differ_where_two_lie_apart_and_those_with_as_many_messages_as_f
     assert "do not" not in waits.judge_buckets(sent[:2])
     assert waits.judge_buckets(sent[:0]) == waits.find_twins(sent[:1]) == ""
     twins = waits.find_twins(sent)
-    assert "bucketed is flat, in small 3.5 (3.0 to 4.0) ms against 3.0 (2.0 to 4.0) ms, intervals overlap" in twins
-    assert twins.count(" is ") == 1
+    assert "in small 17% (bucketed and flat, 3.5 (3.0 to 4.0) ms and 3.0 (2.0 to 4.0) ms, of" in twins
+    assert twins.count(" and ") == 3
