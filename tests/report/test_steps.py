@@ -55,7 +55,7 @@ def test_sizes_have_their_shape(table):
     assert shapes.loc["small", "d_ff"] == 3072
 
 
-def test_deviations_are_those_of_the_process_of_most_steps_of_a_plain_step():
+def test_deviations_are_those_of_the_process_in_the_middle_and_then_of_most_steps():
     case = steps.PLAIN | {"size": "small", "parameters": 1, "batch_size": 4, "context_length": 128, "machine": "here"}
     times = [{"forward_ms": [1.0, 3.0], "backward_ms": [4.0, 4.0], "optimizer_ms": [2.0, 6.0]}]
     times.append({name: values[:1] for name, values in times[0].items()})
@@ -66,4 +66,11 @@ def test_deviations_are_those_of_the_process_of_most_steps_of_a_plain_step():
         "size": "small", "batch × tokens": "4 × 128", "precision": "fp32", "samples": 2,
         "forward": "2.0 ± 1.4", "backward": "4.0 ± 0", "optimizer": "4.0 ± 2.8",
     }  # fmt: skip
+    slow = {name: [320.0 * ms for ms in values] for name, values in times[0].items()}
+    near = {name: [2.0 * ms for ms in values] for name, values in times[0].items()}
+    middle = pd.concat([records, pd.DataFrame([case | {"status": "ok"} | row for row in (slow, near, slow)])])
+    (row,) = steps.list_deviations(middle.query("not compiled and machine == 'here'")).to_dict("records")
+    assert row["forward"] == "4.0 ± 2.8"
+    (row,) = steps.list_deviations(pd.DataFrame([case | {"status": "ok"} | slow])).to_dict("records")
+    assert row["forward"] == "640.0 ± 450"
     assert steps.list_deviations(records[:0]).empty
