@@ -59,7 +59,7 @@ def file(machine: str) -> Path:
 
 def load(machine: str = "") -> dict[str, str]:
     """Load the answers of the last report, by default on the latest machine."""
-    kept = file(machine or next(iter(records.machines()), ""))
-    if not kept.exists():
+    path = file(machine or next(iter(records.machines()), ""))
+    if not path.exists():
         return {}
-    return json.loads(kept.read_text(encoding="utf-8"))
+    return json.loads(path.read_text(encoding="utf-8"))

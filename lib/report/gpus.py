@@ -34,19 +34,19 @@ def predict(step: pd.DataFrame, world: int = 2) -> pd.DataFrame:
     printed = published.load("collectives").query("backend == 'nccl' and source == @SOURCE and world == @world")
     latency_ms, mb_ms = waits.fit(printed.assign(message_bytes=2**20 * printed["message_mib"]))
     rows = []
-    for one in step.itertuples():
-        tensors_mb = list_gradients(one.size)
+    for row in step.itertuples():
+        tensors_mb = list_gradients(row.size)
         for way, most_mib in MOST_MIB.items():
             buckets_mb = fill_buckets(tensors_mb, most_mib * 2**20 / 1e6)
             messages_ms = len(buckets_mb) * latency_ms + sum(buckets_mb) * mb_ms
             last_ms = latency_ms + buckets_mb[-1] * mb_ms
-            wait_ms = max(last_ms, messages_ms - one.backward_ms)
+            wait_ms = max(last_ms, messages_ms - row.backward_ms)
             if way in ("naive", "flat"):
                 wait_ms = messages_ms
-            work_ms = one.total_ms
+            work_ms = row.total_ms
             if way == "sharded":
                 wait_ms += latency_ms + sum(buckets_mb) / 2 * mb_ms
-                work_ms -= (1 - 1 / world) * one.optimizer_ms
+                work_ms -= (1 - 1 / world) * row.optimizer_ms
             rows.append([way, len(buckets_mb), messages_ms, wait_ms, work_ms + wait_ms])
         # the printed partner of sharded does not say how it averages, so nothing predicts it
         rows.append([WHOLE, *[np.nan] * 4])
@@ -80,36 +80,36 @@ def fill_buckets(tensors_mb: Sequence[float], most_mb: float) -> list[float]:
 
 def tell(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
     """Say what `predict` gives for two H100, and what the write-up printed; an empty text without a step."""
-    said = []
-    for one in step.itertuples():
-        said.append(f"Nothing of this is measured on two GPUs. One {one.hardware} takes {sentences.ms(one, 'total')}")
-        said.append(f"for a step of {one.size} at {one.batch_size} × {one.context_length} tokens in {one.precision}.")
-        said.append("Of two, each with as many tokens, predicted waits for messages are:")
+    text = []
+    for row in step.itertuples():
+        text.append(f"Nothing of this is measured on two GPUs. One {row.hardware} takes {sentences.ms(row, 'total')}")
+        text.append(f"for a step of {row.size} at {row.batch_size} × {row.context_length} tokens in {row.precision}.")
+        text.append("Of two, each with as many tokens, predicted waits for messages are:")
         ways = predicted.set_index("way")
         for way in ("naive", "flat"):
             share = ways.loc[way, "communication_percent"]
-            said.append(f"{way} {ways.loc[way, 'wait_ms']:.0f} ms, {share:.0f}% of the step;")
+            text.append(f"{way} {ways.loc[way, 'wait_ms']:.0f} ms, {share:.0f}% of the step;")
         hidden = ways[ways.index.str.contains("overlap|bucketed")].max()
-        said.append(f"overlap and all buckets at most {hidden.wait_ms:.1f} ms, {hidden.communication_percent:.1f}%.")
-        said.append(f"A sharded optimizer saves {one.optimizer_ms / 2:.0f} of {one.optimizer_ms:.0f} ms, and waits")
-        said.append(f"{ways.loc['sharded', 'wait_ms']:.0f} ms for weights.")
+        text.append(f"overlap and all buckets at most {hidden.wait_ms:.1f} ms, {hidden.communication_percent:.1f}%.")
+        text.append(f"A sharded optimizer saves {row.optimizer_ms / 2:.0f} of {row.optimizer_ms:.0f} ms, and waits")
+        text.append(f"{ways.loc['sharded', 'wait_ms']:.0f} ms for weights.")
         theirs = ways["printed_step_ms"]
         if theirs[["naive", "flat", "overlap"]].notna().all():
             waits_ms = " and ".join(ways["printed_wait_ms"].dropna().map("{:.0f}".format))
             steps_ms = ", ".join(theirs[["naive", "flat", "overlap"]].map("{:.0f}".format))
-            said.append(f"Others printed for as many tokens a GPU ({SOURCE}) waits of {waits_ms} ms by naive and flat,")
-            said.append(f"and steps of {steps_ms} ms by naive, flat and overlap: overlap gained")
+            text.append(f"Others printed for as many tokens a GPU ({SOURCE}) waits of {waits_ms} ms by naive and flat,")
+            text.append(f"and steps of {steps_ms} ms by naive, flat and overlap: overlap gained")
             gained_ms = ways.loc["naive", "step_ms"] - ways.loc["overlap", "step_ms"]
-            said.append(f"{theirs['naive'] - theirs['overlap']:.0f} ms, where {gained_ms:.0f} are predicted.")
-            said.append(f"The step is off, too: {ways.loc['overlap', 'step_ms']:.0f} ms are predicted by overlap,")
-            said.append("but theirs is another program, with its own optimizer and batch.")
+            text.append(f"{theirs['naive'] - theirs['overlap']:.0f} ms, where {gained_ms:.0f} are predicted.")
+            text.append(f"The step is off, too: {ways.loc['overlap', 'step_ms']:.0f} ms are predicted by overlap,")
+            text.append("but theirs is another program, with its own optimizer and batch.")
             copied = ", likely for the copy into one message, which the model leaves out"
             for way, after in {"naive": "", "flat": copied}.items():
                 wait_ms, printed_ms = ways.loc[way, ["wait_ms", "printed_wait_ms"]]
                 agrees = abs(printed_ms / wait_ms - 1) < 0.1
-                said.append(f"The wait of {way} {'agrees' if agrees else 'does not agree'}, {wait_ms:.1f} ms predicted")
-                said.append(f"and {printed_ms:.1f} printed{after * (not agrees)}.")
-    return " ".join(said)
+                text.append(f"The wait of {way} {'agrees' if agrees else 'does not agree'}, {wait_ms:.1f} ms predicted")
+                text.append(f"and {printed_ms:.1f} printed{after * (not agrees)}.")
+    return " ".join(text)
 
 
 def tell_sharded(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
@@ -118,17 +118,17 @@ def tell_sharded(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
     steps_ms = ways["printed_step_ms"].reindex([WHOLE, "sharded"])
     if steps_ms.isna().any():
         return ""
-    one = step.iloc[0]
+    row = step.iloc[0]
     printed = published.load("sharded").dropna(subset="before_step_mib").set_index("variant").filter(like="_mib")
     whole, shard = [" / ".join(map("{:,.0f}".format, printed.loc[way])) for way in ("plain", "sharded")]
     saved_gib = (printed.loc["plain"] - printed.loc["sharded"]) / 1024
     # moments have twice the bytes of the gradients, and two ranks share them
-    expected_gib = sum(list_gradients(one["size"])) * 1e6 / 2**30
-    saved_ms, less_ms, wait_ms = -steps_ms.diff().iloc[1], one["optimizer_ms"] / 2, ways.loc["sharded", "wait_ms"]
-    said = f"Printed for {one['size']} on two H100 ({SOURCE}), MiB when built / before the optimizer / after it: "
-    said += f"{whole} whole, {shard} sharded, {saved_gib.iloc[-1]:.1f} GiB saved, {expected_gib:.1f} predicted. Steps "
-    said += f"take {' and '.join(steps_ms.map('{:.1f}'.format))} ms, {saved_ms:.0f} saved, predicted {less_ms:.0f} − "
-    return f"{said}{wait_ms:.0f} = {less_ms - wait_ms:.0f}."
+    expected_gib = sum(list_gradients(row["size"])) * 1e6 / 2**30
+    saved_ms, less_ms, wait_ms = -steps_ms.diff().iloc[1], row["optimizer_ms"] / 2, ways.loc["sharded", "wait_ms"]
+    text = f"Printed for {row['size']} on two H100 ({SOURCE}), MiB when built / before the optimizer / after it: "
+    text += f"{whole} whole, {shard} sharded, {saved_gib.iloc[-1]:.1f} GiB saved, {expected_gib:.1f} predicted. Steps "
+    text += f"take {' and '.join(steps_ms.map('{:.1f}'.format))} ms, {saved_ms:.0f} saved, predicted {less_ms:.0f} − "
+    return f"{text}{wait_ms:.0f} = {less_ms - wait_ms:.0f}."
 
 
 def list_nccl() -> pd.DataFrame:
@@ -147,8 +147,8 @@ def tell_nccl() -> str:
     rates = gbs.map("{:.3g} GB/s".format) + (1e3 / gbs).map(" ({:.1f} ms a GB)".format)
     rates += " between " + largest["world"].astype(str) + " GPUs"
     rates = rates.groupby(largest["source"] + " (" + largest["hardware"] + ")", sort=False).agg(", ".join)
-    said = "; ".join(rates.index + " " + rates)
-    return f"Others printed of NCCL's all-reduce of {largest['message_mib'].max():,} MiB: {said}."
+    text = "; ".join(rates.index + " " + rates)
+    return f"Others printed of NCCL's all-reduce of {largest['message_mib'].max():,} MiB: {text}."
 
 
 def _list_printed(tokens: pd.Series, world: int) -> pd.DataFrame:

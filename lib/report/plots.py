@@ -142,7 +142,7 @@ def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
     # some are variants in two experiments: the one that knows most of them is meant
     variants = max(CATALOG.values(), key=lambda entry: len(set(names) & set(entry.variants))).variants
     looks = {name: variants.get(name, Variant()) for name in names}
-    taken = {variant.hue for variant in looks.values()}
+    used = {variant.hue for variant in looks.values()}
     # ink is for references
-    free_hues = itertools.cycle([hue for hue in HUES if hue != "ink" and hue not in taken] or HUES)
+    free_hues = itertools.cycle([hue for hue in HUES if hue != "ink" and hue not in used] or HUES)
     return [(name, variant.hue or next(free_hues), variant.dash) for name, variant in looks.items()]

@@ -22,8 +22,8 @@ def cold_starts(records: pd.DataFrame) -> pd.DataFrame:
     firsts = firsts[firsts["status"] == "ok"].astype({"first_iteration_ms": float})
     by_case = firsts.groupby(names)["first_iteration_ms"]
     is_cold = firsts["first_iteration_ms"] > by_case.transform("max") / 5
-    found = firsts[is_cold].groupby(names)["first_iteration_ms"]
-    return found.agg(first_ms="median", first_ms_low="min", first_ms_high="max").reset_index()
+    cold = firsts[is_cold].groupby(names)["first_iteration_ms"]
+    return cold.agg(first_ms="median", first_ms_low="min", first_ms_high="max").reset_index()
 
 
 def pair(records: pd.DataFrame) -> pd.DataFrame:
@@ -78,9 +78,9 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
     before = []
     new = []
     for switches in rungs["switches"]:
-        below = [other for other in sets if sets[other] < sets[switches]]
+        below = [lower for lower in sets if sets[lower] < sets[switches]]
         # most switches first; of equally many, those that stand early lack the latest
-        nearest = min(below, key=lambda other: (-len(places[other]), places[other]))
+        nearest = min(below, key=lambda lower: (-len(places[lower]), places[lower]))
         before.append(nearest)
         new.append("+".join(name for name in switches.split("+") if name not in sets[nearest]))
     ratios = np.log(rungs.set_index("switches")[ENDS].astype(float))
@@ -174,8 +174,8 @@ def describe(compared: pd.DataFrame) -> pd.DataFrame:
         seen=seen.mask(seen == "none", np.where(is_wide, "undecided", "no gain seen")),
     )
     prices = [price(rung) for rung in compared.itertuples()]
-    told = compared.reindex(columns=compared.columns.union(["forward_speedup", "optimizer_speedup"], sort=False))
-    both = told.assign(place=range(len(told))).merge(told, left_on="before", right_on="switches")
+    rows = compared.reindex(columns=compared.columns.union(["forward_speedup", "optimizer_speedup"], sort=False))
+    both = rows.assign(place=range(len(rows))).merge(rows, left_on="before", right_on="switches")
     for row in both[both["switch_x"] == "masters"].dropna(subset="optimizer_speedup_x").itertuples():
         forward = row.forward_speedup_x / row.forward_speedup_y
         update = row.optimizer_speedup_x / row.optimizer_speedup_y

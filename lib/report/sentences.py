@@ -115,11 +115,11 @@ def sides(rows: pd.DataFrame, way: str, rival: str, name: str) -> str:
 
     It reads in tiny 20 (16 to 25) ms against 18 (15 to 21) ms, intervals overlap; in small …. `rows` have a column
     `way`, and the order of models (`size`)."""
-    said = []
+    models = []
     for size, of_size in rows.drop_duplicates(["size", "way"]).set_index("way").groupby("size", sort=False):
         if {way, rival} <= set(of_size.index):
-            said.append(f"in {size} {against(of_size.loc[way], of_size.loc[rival], name)}")
-    return "; ".join(said)
+            models.append(f"in {size} {against(of_size.loc[way], of_size.loc[rival], name)}")
+    return "; ".join(models)
 
 
 def apart(rows: pd.DataFrame, name: str, expected: str) -> tuple[list, list]:

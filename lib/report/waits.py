@@ -60,13 +60,13 @@ def choose_steps(here: pd.DataFrame) -> pd.DataFrame:
     is_sharded = timed["variant"].str.contains("shard|zero|fsdp").astype(bool)
     timed = timed.assign(is_sharded=is_sharded, is_fp32=timed["precision"] == "fp32")
     timed["ways"] = timed.groupby([*same, "world"])["way"].transform("count")
-    told = timed.sort_values("total_ms").nlargest(1, ["is_fp32", "rounds", "ways", "parameters"])
-    alone = here[here["world"] == 1].merge(told[same[1:]]).dropna(subset="total_ms").assign(way="one process")
-    one = alone.filter(regex="^(size|total_ms.*|optimizer_ms)$")
-    one.columns = one.columns.str.replace("optimizer", "one_optimizer").str.replace("total", "one")
-    steps = timed.merge(told[[*same[1:], "world"]])
-    steps = pd.concat([alone, steps[steps["is_sharded"] == steps["is_sharded"].min()].merge(one, "left", "size")])
-    steps["is_told"] = steps["size"].isin(told["size"])
+    main = timed.sort_values("total_ms").nlargest(1, ["is_fp32", "rounds", "ways", "parameters"])
+    alone = here[here["world"] == 1].merge(main[same[1:]]).dropna(subset="total_ms").assign(way="one process")
+    solo = alone.filter(regex="^(size|total_ms.*|optimizer_ms)$")
+    solo.columns = solo.columns.str.replace("optimizer", "one_optimizer").str.replace("total", "one")
+    steps = timed.merge(main[[*same[1:], "world"]])
+    steps = pd.concat([alone, steps[steps["is_sharded"] == steps["is_sharded"].min()].merge(solo, "left", "size")])
+    steps["is_told"] = steps["size"].isin(main["size"])
     return steps.sort_values(["parameters", "total_ms"], ignore_index=True)
 
 
@@ -101,7 +101,7 @@ def compare(sent: pd.DataFrame) -> pd.Series:
     """Say of each step of `predict_steps` whether it came as predicted: yes, or wait longer, step later and so on.
 
     Only intervals apart from the prediction count; the text is empty where there is nothing to compare."""
-    said = pd.Series("", sent.index)
+    lines = pd.Series("", sent.index)
     known = pd.Series(False, sent.index)
     for name, expected, above, below in [
         ("wait_ms", "predicted_wait_ms", ", wait longer", ", wait shorter"),
@@ -109,8 +109,8 @@ def compare(sent: pd.DataFrame) -> pd.Series:
     ]:
         known |= sent[[f"{name}_low", expected]].notna().all(axis="columns")
         for rows, words in zip(sentences.apart(sent, name, expected), (above, below), strict=True):
-            said[rows] += words
-    return said.str.removeprefix(", ").mask(known & (said == ""), "yes")
+            lines[rows] += words
+    return lines.str.removeprefix(", ").mask(known & (lines == ""), "yes")
 
 
 def judge(sent: pd.DataFrame) -> str:
@@ -120,29 +120,29 @@ def judge(sent: pd.DataFrame) -> str:
     if known.empty:
         return ""
     counts = {word: came.str.contains(word).sum() for word in ("later", "earlier", "longer", "shorter")}
-    said = f"Of {len(known)} steps {counts['later']} came later than predicted and {counts['earlier']} earlier; "
-    said += f"{counts['longer']} waited longer and {counts['shorter']} shorter."
+    lines = f"Of {len(known)} steps {counts['later']} came later than predicted and {counts['earlier']} earlier; "
+    lines += f"{counts['longer']} waited longer and {counts['shorter']} shorter."
     # ways that waited longer in each model
     times = known.loc[came.str.contains("longer"), "way"].value_counts()
     ways = times.index[times == known["size"].nunique()]
     if len(ways):
-        said += f" The model is too optimistic for {', '.join(ways)}."
-    return said
+        lines += f" The model is too optimistic for {', '.join(ways)}."
+    return lines
 
 
 def judge_buckets(sent: pd.DataFrame) -> str:
     """Say which bucket is the best by the formula in each model, and whether the measured ones differ.
 
     `sent` are rows of `predict_steps`. Buckets differ where the intervals of any two steps lie apart."""
-    said = []
+    lines = []
     for size, ways in sent.dropna(subset="best_mb").groupby("size", sort=False):
         tried = ways[ways["variant"] == "bucketed"]
         text = f"in {size} {ways['best_mb'].iloc[0]:.2g} MB"
         if len(tried) > 1:
             is_apart = tried["total_ms_low"].max() > tried["total_ms_high"].min()
             text += f", and the steps of {len(tried)} others {'differ' if is_apart else 'do not differ'} clearly"
-        said.append(text)
-    return f"The best bucket by the formula, if no parameter were larger: {'; '.join(said)}." if said else ""
+        lines.append(text)
+    return f"The best bucket by the formula, if no parameter were larger: {'; '.join(lines)}." if lines else ""
 
 
 def find_twins(sent: pd.DataFrame) -> str:
