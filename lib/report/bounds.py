@@ -67,9 +67,9 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def list_rates(ceilings: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the records of products and those of memory, each with its `commit`, and the `rate` of its median.
+    """Return the records of products and those of memory, each with its `commit` and `rate`.
 
-    - A rate is in FLOP/s or bytes/s.
+    - A rate is that of the median, in FLOP/s or bytes/s.
     - Records of products have their own precision in `arithmetic`. Where `bf16_products` or `tf32` round nothing they
       are another library's products in fp32: such records come twice, with fp32 for `precision` as well.
     - Those of memory are the ones that no cache holds better than the largest matrix."""
@@ -120,7 +120,7 @@ def _rates(rows: pd.DataFrame, metric: str, amounts: pd.Series) -> pd.Series:
 
 
 def list_points(ceilings: pd.DataFrame, attention: pd.DataFrame) -> pd.DataFrame:
-    """Return what a roofline shows of rows of both plain tables: products, operations on memory, and attention.
+    """Return the points of a roofline: products, operations on memory, and attention.
 
     Columns: `kind`, `operation` (of attention the variant), `precision`, `flops_a_byte`, `rate_tflops`."""
     shapes = ceilings[(ceilings["operation"] != "products") & ceilings["flops"].notna()].assign(kind="product")

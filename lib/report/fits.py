@@ -1,4 +1,4 @@
-"""Split peaks of memory into their terms, count what fits, and tabulate what checkpoints save, by formula."""
+"""Split peaks of memory into terms, count what fits, and tabulate what checkpoints save."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def most_sequences(memories: Mapping[str, tuple[float, str]]) -> pd.DataFrame:
 
 
 def list_runs(machine: str) -> pd.DataFrame:
-    """Return the rows of all tables of training steps of a machine, each with its `run`: xl at 4 × 128 (step)."""
+    """Return the rows of all training steps of a machine, with their `run`: xl at 4 × 128 (step)."""
     names = ("memory", "step", "kernels", "parallel")
     runs = pd.concat([load(name, machine).assign(chapter=name) for name in names], ignore_index=True)
     runs = runs[["size", "batch_size", "context_length", "status", "peak_mib", "chapter"]]
@@ -74,7 +74,7 @@ def list_peaks(size: str, batch_size: int, lengths: Sequence[int], groups: Seque
 
 
 def block_gradients_mib(size: str, gradients_mib: float) -> float:
-    """Return a block's share of a model's gradients in fp32, all but those of embedding, head and last norm."""
+    """Return a block's share of a model's gradients, all but those of embedding, head and last norm."""
     config = SIZES[size]
     outside = 4 * (2 * config.vocab_size + 1) * config.d_model / 2**20
     return (gradients_mib - outside) / config.num_layers

@@ -57,7 +57,7 @@ def predict(step: pd.DataFrame, world: int = 2) -> pd.DataFrame:
 
 
 def list_gradients(size: str) -> list[float]:
-    """Return the MB of each parameter's gradient in fp32, in the order in which they are ready: the last layer's first.
+    """Return the MB of each parameter's gradient in fp32, in order: the last layer's are ready first.
 
     A layer has two norms, four matrices of attention and three of SwiGLU."""
     config = SIZES[size]
@@ -132,7 +132,7 @@ def tell_sharded(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
 
 
 def list_nccl() -> pd.DataFrame:
-    """Return the GB/s of NCCL's all-reduces that write-ups printed: a row for each source and number of GPUs."""
+    """Return the printed GB/s of NCCL's all-reduces, a row for each source and number of GPUs."""
     printed = published.load("collectives").query("backend == 'nccl'").rename(columns={"world": "GPUs"})
     printed["gbs"] = printed["message_mib"] * 2**20 / printed["total_ms"] / 1e6
     wide = printed.pivot_table("gbs", ["source", "GPUs"], "message_mib")

@@ -19,7 +19,7 @@ def compare(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def list_sizes(compared: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `compare` in one type and at one number of tokens: where most sizes ran, of several the most.
+    """Return the rows of `compare` in the type and at the tokens at which most sizes ran.
 
     Where an interval decides nothing, or there is one process, the ends of `speedup` are those of single pairs, and
     `is_open` is true."""
@@ -42,7 +42,7 @@ def allowed_by_default(sizes: pd.DataFrame, steps: pd.DataFrame) -> float:
 
 
 def list_all(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return all training steps in narrow types with `fp32_ms`, `narrow_ms` and `speedup` by type, tokens and size.
+    """Return all steps in narrow types with `fp32_ms`, `narrow_ms` and `speedup`.
 
     They are of pairs with fp32, whose `range` is told, or, where none ran, of both timed alone."""
     keys = [*SAME, "parameters"]

@@ -103,7 +103,7 @@ def sum_up(parts: pd.DataFrame) -> pd.DataFrame:
 
 
 def split(parts: pd.DataFrame) -> str:
-    """Say where the time of one profiled step goes: matrix products 83% (1.3× the bound), optimizer 9% (…), ..."""
+    """Say where the time of one profiled step goes: matrix products 83% (1.3× the bound), …"""
     sums = parts.groupby("kind")[["share_percent", "kernels_ms", "bound_ms"]].sum()
     texts = []
     for kind, share_percent, kernels_ms, bound_ms in sums.sort_values("kernels_ms", ascending=False).itertuples():
@@ -165,7 +165,7 @@ def longest(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_shape(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the products of profiles by phase and shape, with their `rate_tflops` and its share of the best rate."""
+    """Return the products of profiles by phase and shape, with `rate_tflops` and `best_percent`."""
     made = unfold(records, "products", ["phase", "shape", "calls", "total_us", "flops"])
     made["kernels_ms"] = made["total_us"].astype(float) / 1e3
     made["rate_tflops"] = made["flops"].astype(float) / made["kernels_ms"] / 1e9
@@ -176,7 +176,7 @@ def by_shape(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_attention(records: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a case, phase and part of attention: its time, and that of its products and of softmax.
+    """Return one row a case, phase and part of attention: its time, products and softmax.
 
     `products_ms` is that of all parts of the phase, and `flops_percent` the part's share of their FLOPs."""
     spent = unfold(records, "parts", ["phase", "part", "class", "calls", "total_us"])

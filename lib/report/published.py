@@ -79,7 +79,7 @@ def list_attention() -> pd.DataFrame:
 
 
 def list_adam(steps: pd.DataFrame, own: pd.DataFrame, peaks: pd.DataFrame) -> pd.DataFrame:
-    """Return AdamW on the largest list of each source and variant: of write-ups, in `steps`, and `own` steps.
+    """Return AdamW on the largest list of each source and variant, with `own` steps.
 
     Columns: those of the plain table, `list`, `rate_gbs`, and `memory_percent`, of `own` steps by `peaks`."""
     lists = load("adam").rename(columns={"step_ms": "total_ms"}).assign(shapes="equal")

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 
 from lib.catalog import CATALOG
+from lib.config import MODES
 from lib.report import bounds
-from lib.report.table import fields, table
+from lib.report.table import OPPOSITE, fields, table
 from lib.stats import verdicts
 
 ENDS = ["speedup", "speedup_low", "speedup_high"]
@@ -13,7 +14,7 @@ WIDE = 1.1  # an interval that reaches beyond this factor leaves a gain undecide
 
 
 def cold_starts(records: pd.DataFrame) -> pd.DataFrame:
-    """Return each case's fields, `machine`, and `first_ms`: its first iteration where that compiled something.
+    """Return each case's fields, `machine`, and `first_ms`, its first iteration that compiled.
 
     It is the median of several processes, and `first_ms_low` and `first_ms_high` are the shortest and the longest. A
     process that is five times as fast as the longest has loaded what another one had compiled, and does not count."""
@@ -63,7 +64,8 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
     - `switch`: the switches that the rung has and `before` lacks, joined by `+`.
     - `switch_speedup` with its ends, `switch_verdict`, `switch_advice`: the quotient of both ratios to the plain step.
       Their errors add up in logarithms. The verdict is `faster` or `slower` where the interval lies beside one, else
-      `unclear`; the advice is that of `verdicts.judge`."""
+      `unclear`; the advice is that of `verdicts.judge`.
+    - `switch_forward_speedup` and so on, of each part of a step: the same quotient, without ends."""
     order = list(CATALOG["ladder"].variants)
     # an older record may have a switch that is gone
     rungs = rungs[rungs["switches"].map(lambda switches: set(switches.split("+")) <= {*order}).astype(bool)]
@@ -90,7 +92,12 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
     gain = own - rival
     low = gain - np.hypot(own - own_low, rival_high - rival)
     high = gain + np.hypot(own_high - own, rival - rival_low)
+    by_part = rungs.set_index("switches").reindex(columns=[f"{part}_speedup" for part in MODES["train_step"]])
+    by_part = by_part.astype(float)
+    by_part.loc["plain"] = 1.0
+    part_gains = by_part.loc[rungs["switches"]].to_numpy() / by_part.loc[before].to_numpy()
     return rungs.assign(
+        **dict(zip("switch_" + by_part.columns, part_gains.T, strict=True)),
         # texts also where there are none
         before=np.array(before, dtype=object),
         switch=np.array(new, dtype=object),
@@ -103,15 +110,15 @@ def compare(rungs: pd.DataFrame) -> pd.DataFrame:
 
 
 def add_rates(rungs: pd.DataFrame) -> pd.DataFrame:
-    """Return `rungs` with `tokens_a_second` of their `paired_ms`; the longest time gives the lowest rate."""
+    """Return `rungs` with `tokens_a_second` of their `paired_ms`, and its ends."""
     rates = rungs.copy()
-    for end, time_end in {"": "", "_low": "_high", "_high": "_low"}.items():
+    for end, time_end in OPPOSITE.items():
         rates[f"tokens_a_second{end}"] = 1e3 * rungs["tokens"].astype(float) / rungs[f"paired_ms{time_end}"]
     return rates
 
 
 def add_cost(rows: pd.DataFrame, time: str, ratio: str) -> pd.DataFrame:
-    """Return `rows` with what compiling costs and saves in ms, and the fewest and most steps after which it pays.
+    """Return `rows` with what compiling costs and saves in ms, and after how many steps it pays.
 
     `compile_ms` and `saved_ms` have the ends of a first step and of the ratio; `saved_ms` follows from the ratio and
     the later `<time>_ms` unless it is there. `soonest` and `latest` are quotients of opposite ends."""
@@ -139,12 +146,12 @@ def choose_fastest(compared: pd.DataFrame) -> pd.DataFrame:
 
 
 def take_plain(rung: pd.DataFrame, machine: str) -> pd.DataFrame:
-    """Return the plain step of a rung's pairs, with its own rate and bound, and nothing of what the rung changes."""
+    """Return the plain step of a rung's pairs, with its own rate and bound."""
     changed = dict.fromkeys(rung.filter(regex="speedup|^first_|logits|peak_mib").columns, np.nan)
     ends_ms = {f"paired_ms{end}": rung[f"baseline_ms{end}"] for end in ["", "_low", "_high"]}
     plain = add_rates(rung.assign(switches="plain", rung="plain", **ends_ms, **changed))
     plain["bound_ms"] = bounds.bound_ms("ladder", machine, plain)
-    for end, time_end in {"": "", "_low": "_high", "_high": "_low"}.items():
+    for end, time_end in OPPOSITE.items():
         plain[f"bound_percent{end}"] = 100 * plain["bound_ms"] / plain[f"paired_ms{time_end}"]
     return plain
 
@@ -173,15 +180,7 @@ def describe(compared: pd.DataFrame) -> pd.DataFrame:
         verdict=compared["switch_verdict"],
         seen=seen.mask(seen == "none", np.where(is_wide, "undecided", "no gain seen")),
     )
-    prices = [price(rung) for rung in compared.itertuples()]
-    rows = compared.reindex(columns=compared.columns.union(["forward_speedup", "optimizer_speedup"], sort=False))
-    both = rows.assign(place=range(len(rows))).merge(rows, left_on="before", right_on="switches")
-    for row in both[both["switch_x"] == "masters"].dropna(subset="optimizer_speedup_x").itertuples():
-        forward = row.forward_speedup_x / row.forward_speedup_y
-        update = row.optimizer_speedup_x / row.optimizer_speedup_y
-        parts = f"forward pass about {forward:.2f}×, optimizer {update:.2f}× as fast"
-        prices[row.place] = ", ".join(filter(None, [parts, prices[row.place]]))
-    return gains.assign(switch=names, price=prices)
+    return gains.assign(switch=names, price=[price(rung) for rung in compared.itertuples()])
 
 
 def name_switches(switches: str) -> str:
@@ -193,7 +192,7 @@ def name_switches(switches: str) -> str:
 
 
 def choose_enough(batches: pd.DataFrame) -> pd.DataFrame:
-    """Return the row of the fewest sequences a step than which no larger batch is proven to have a better rate.
+    """Return the row of the smallest batch that no larger one is proven to beat in its rate.
 
     `batches` have `tokens_a_second` with its ends, as `add_rates` returns it."""
     for place in range(len(batches)):
@@ -205,11 +204,14 @@ def choose_enough(batches: pd.DataFrame) -> pd.DataFrame:
 
 
 def price(rung: tuple) -> str:
-    """Say what a row of `compare` costs: digits of the logits, and a long first step.
+    """Say what a row of `compare` costs: a slower part, digits of the logits, and a long first step.
 
-    The text is empty if it costs neither."""
+    The text is empty if it costs none of these."""
     switches = rung.switch.split("+")
     prices = []
+    if rung.switch == "masters" and rung.switch_optimizer_speedup > 0:
+        prices.append(f"forward pass about {rung.switch_forward_speedup:.2f}×")
+        prices.append(f"optimizer {rung.switch_optimizer_speedup:.2f}× as fast")
     if {"bf16_products", "bf16"}.intersection(switches) and rung.logits_error > bounds.EXACT:
         prices.append(f"logits off by {100 * rung.logits_error:.2g}%")
     elif "bf16_products" in switches and rung.logits_error <= bounds.EXACT:

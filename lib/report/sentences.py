@@ -111,7 +111,7 @@ def spread(processes: pd.DataFrame, name: str) -> str:
 
 
 def sides(rows: pd.DataFrame, way: str, rival: str, name: str) -> str:
-    """Say by `against` how the times of two ways stand in each model that has both, or return an empty text.
+    """Say by `against` how the times of two ways stand in each model that has both.
 
     It reads in tiny 20 (16 to 25) ms against 18 (15 to 21) ms, intervals overlap; in small …. `rows` have a column
     `way`, and the order of models (`size`)."""

@@ -81,7 +81,7 @@ def split(step: pd.DataFrame) -> pd.DataFrame:
 
 
 def tell_library(step: pd.DataFrame) -> str:
-    """Say which part of what a step's products lose is the choice of library; the text is empty if none is."""
+    """Say what a step's products lose by the choice of library, or return an empty text."""
     parts = split(step)
     lost_ms = (parts["default_ms"] - parts[["products_ms", "memory_ms"]].max(axis="columns")).sum()
     if set(step["precision"]) != {"fp32"} or not lost_ms > 0.03 * parts["time_ms"].sum():
@@ -115,7 +115,7 @@ def list_sizes(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean and standard deviation of each part's times, in ms, in one process of each plain training step.
+    """Return mean and standard deviation of the times of each plain step's parts, in one process.
 
     Cells read 11.4 ± 0.7. Of several processes it is the one whose forward pass is nearest to the median of all, and
     then the one of most `samples`. Records of other machines than that of the first are left out."""

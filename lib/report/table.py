@@ -30,6 +30,8 @@ FACTS = (
     "forward_bytes", "backward_bytes", "optimizer_bytes", "moved_bytes", "message_bytes", "calls", "graphs",
     "graph_breaks", "messages", "largest_message_mib",
 )  # fmt: skip
+# the ends of a quotient, and those of its divisor: a long time gives a low rate
+OPPOSITE = {"": "", "_low": "_high", "_high": "_low"}
 MARKS = ("noisy", "new_memory", "torch", "commit")  # what `_mark` adds to records
 WITHIN = "within one process"
 BETWEEN = "between processes"
@@ -220,8 +222,7 @@ def _bound(records: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
         first = records.iloc[0]
         columns["bound_ms"] = bounds.bound_ms(first["experiment"], first["machine"], table)
     is_alone = table["total_ms"].notna()
-    # the time's upper end gives the share's lower one
-    for end, time_end in {"": "", "_low": "_high", "_high": "_low"}.items():
+    for end, time_end in OPPOSITE.items():
         time_ms = table[f"total_ms{time_end}"].where(is_alone, table[f"paired_ms{time_end}"])
         columns[f"bound_percent{end}"] = 100 * columns["bound_ms"] / time_ms
     return columns

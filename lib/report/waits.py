@@ -14,13 +14,13 @@ REPLICAS = ("naive", "flat", "overlap", "bucketed")  # ways that average gradien
 
 
 def fit(messages: pd.DataFrame) -> np.ndarray:
-    """Return the latency in ms and the ms of a MB, neither negative, of the least relative errors of the times."""
+    """Return the latency in ms and the ms of a MB that make the relative errors of the times least."""
     terms = np.column_stack([np.ones(len(messages)), messages["message_bytes"] / 1e6])
     return optimize.nnls(terms / messages[["total_ms"]].to_numpy(float), np.ones(len(messages)))[0]
 
 
 def fit_lines(timed: pd.DataFrame) -> pd.DataFrame:
-    """Return messages, sorted by kind and size, with the lines through all of their kind, NaN where there is none.
+    """Return messages, sorted by kind and size, with the line through all of their kind.
 
     A kind has an operation, ranks and a backend; its line needs several sizes, whose times grow with them. New columns:
 
@@ -71,7 +71,7 @@ def choose_steps(here: pd.DataFrame) -> pd.DataFrame:
 
 
 def predict_steps(steps: pd.DataFrame, reduces: pd.DataFrame) -> pd.DataFrame:
-    """Return the data-parallel steps among rows of the plain table, with predictions by the lines of all-reduces.
+    """Return the data-parallel steps among `steps`, predicted by the lines of all-reduces.
 
     `reduces` are rows of `fit_lines`. Steps are those of `choose_steps`, with `one_ms`, the step of one process on the
     whole batch, and `one_optimizer_ms`, its optimizer. New columns:
@@ -98,7 +98,7 @@ def predict_steps(steps: pd.DataFrame, reduces: pd.DataFrame) -> pd.DataFrame:
 
 
 def compare(sent: pd.DataFrame) -> pd.Series:
-    """Say of each step of `predict_steps` whether it came as predicted: yes, or wait longer, step later and so on.
+    """Say of each step of `predict_steps` if it came as predicted: yes, wait longer, step later …
 
     Only intervals apart from the prediction count; the text is empty where there is nothing to compare."""
     lines = pd.Series("", sent.index)
@@ -114,7 +114,7 @@ def compare(sent: pd.DataFrame) -> pd.Series:
 
 
 def judge(sent: pd.DataFrame) -> str:
-    """Say how many steps and waits of `predict_steps` came as predicted, and for which ways no wait was as short."""
+    """Say how many steps and waits of `predict_steps` did not come as predicted."""
     came = compare(sent)
     known = sent[came != ""]
     if known.empty:
@@ -146,7 +146,7 @@ def judge_buckets(sent: pd.DataFrame) -> str:
 
 
 def find_twins(sent: pd.DataFrame) -> str:
-    """Say by how much steps of the same messages differ under two names, as buckets that are flat or overlap do."""
+    """Say by how much steps differ whose messages are the same, as of buckets that are flat."""
     steps = sent[["size", "way", "variant", "messages", "rounds", *sent.filter(regex="^total_ms")]]
     buckets = steps[steps["variant"] == "bucketed"].dropna(subset=["messages", "total_ms"])
     others = steps[steps["variant"].isin(["flat", "overlap"])]

@@ -128,11 +128,11 @@ def test_a_gain_is_told_over_the_rung_before_and_a_wide_interval_decides_nothing
 
 
 def test_the_price_of_masters_is_in_the_parts_of_a_step():
-    parts = {"forward_speedup": 1.2, "optimizer_speedup": 2.0}
-    table = compared().assign(logits_error=0.0, first_ms=math.nan, **parts, interval="", paired_rounds=3)
-    is_masters = table["switch"] == "masters"
-    table.loc[is_masters, ["forward_speedup", "optimizer_speedup"]] = [1.5, 1.0]
-    prices = rungs.describe(table).loc[is_masters, "price"]
+    rows = compared().assign(forward_speedup=1.2, optimizer_speedup=2.0)
+    is_masters = rows["switch"] == "masters"
+    rows.loc[is_masters, ["forward_speedup", "optimizer_speedup"]] = [1.5, 1.0]
+    table = rungs.compare(rows).assign(logits_error=0.0, first_ms=math.nan, interval="", paired_rounds=3)
+    prices = rungs.describe(table).loc[table["switch"] == "masters", "price"]
     assert list(prices) == ["forward pass about 1.25×, optimizer 0.50× as fast"]
 
 
