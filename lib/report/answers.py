@@ -7,6 +7,7 @@ An answer is a sentence with a key. The notebook shows it, and keeps it in the m
 import html
 import json
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from IPython.display import display
@@ -15,6 +16,7 @@ from nbformat import NotebookNode
 from lib import paths, records
 
 SVG = re.compile(r"<svg .*?</svg>", re.DOTALL)
+LONG = 400  # letters of a sentence
 
 
 def answer(key: str, text: str, shown: bool = True) -> None:
@@ -37,6 +39,17 @@ def show_svg(svg: str, key: str = "") -> None:
         f'<figure class="plot"><div class="scroll" tabindex="0" role="group" aria-label="figure">{svg}</div></figure>'
     )
     display({"text/html": shown, "text/plain": alt}, raw=True, metadata={"alt": alt, "figure": key})
+
+
+def quote(keys: Iterable[str], source: Mapping[str, str], mark: str = "") -> tuple[str, list[str]]:
+    """Return the first two sentences under keys, the very first between marks, and then all else that they have."""
+    told = [source[key] for key in keys if key in source]
+    sentences = [text for text in told if "\n" not in text]
+    rest = [text for text in told if text not in sentences[:2]]
+    sentences[:1] = [f"{mark}{text}{mark}" for text in sentences[:1]]
+    # a long one is a paragraph of its own
+    between = "\n\n" if max(map(len, sentences[:2]), default=0) > LONG else " "
+    return between.join(sentences[:2]), rest
 
 
 def collect(notebook: NotebookNode) -> dict[str, str]:

@@ -43,21 +43,29 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
 
 
 def load_ceilings(machine: str) -> pd.DataFrame:
-    """Load a machine's ceilings, and its steps of AdamW on lists of parameters."""
+    """Load a machine's ceilings, and its updates by fused AdamW."""
     return join_lists(records.load_any("ceilings", machine), machine)
 
 
 def join_lists(ceilings: pd.DataFrame, machine: str) -> pd.DataFrame:
-    """Add a machine's steps of fused AdamW to records of its ceilings.
+    """Add a machine's updates by fused AdamW to records of its ceilings: alone, and as a part of training steps.
 
     They become the operation `adamw` on one column. They may reach a better rate of memory: a list of parameters can be
     larger than any matrix of the ceilings."""
-    lists = records.load_any("adam", machine).query("status == 'ok' and variant == 'fused'")
-    lists = lists.reindex(columns=["device", "status", "environment", "elements", "moved_bytes", "total_ms"]).dropna()
-    if lists.empty:
+    facts = ["device", "status", "elements", "moved_bytes", "total_ms"]
+    lists = [records.load_any("adam", machine).query("variant == 'fused'").reindex(columns=facts)]
+    for experiment in ("ladder", "peers"):
+        steps = records.load_any(experiment, machine)
+        switches = steps.reindex(columns=["switches"])["switches"].astype(str)
+        steps = steps[switches.str.contains("fused") & ~switches.str.contains("masters")]
+        times = steps.reindex(columns=["optimizer_ms", "paired_optimizer_ms"]).bfill(axis="columns")["optimizer_ms"]
+        steps = steps.rename(columns={"parameters": "elements", "optimizer_bytes": "moved_bytes"})
+        lists.append(steps.assign(total_ms=times).reindex(columns=facts))
+    updates = pd.concat(lists, ignore_index=True).dropna().query("status == 'ok'")
+    if updates.empty:
         return ceilings
-    lists = lists.assign(operation="adamw", precision="fp32", rows=lists["elements"], columns=1)
-    return pd.concat([ceilings, lists], ignore_index=True)
+    updates = updates.assign(operation="adamw", precision="fp32", rows=updates["elements"], columns=1)
+    return pd.concat([ceilings, updates], ignore_index=True)
 
 
 def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -67,7 +75,7 @@ def best_rates(ceilings: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def list_rates(ceilings: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the records of products and those of memory, each with its `commit` and `rate`.
+    """Return the records of products and those of memory, each with its `rate`.
 
     - A rate is that of the median, in FLOP/s or bytes/s.
     - Records of products have their own precision in `arithmetic`. Where `bf16_products` or `tf32` round nothing they
@@ -75,9 +83,8 @@ def list_rates(ceilings: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     - Those of memory are the ones that no cache holds better than the largest matrix."""
     ceilings = ceilings[ceilings["status"] == "ok"]
     # a sweep may have measured products alone, or memory alone
-    facts = ceilings.columns.union(["total_ms", "flops", "moved_bytes", "output_error", "environment"], sort=False)
+    facts = ceilings.columns.union(["total_ms", "flops", "moved_bytes", "output_error"], sort=False)
     ceilings = ceilings.reindex(columns=facts).assign(arithmetic=ceilings["precision"])
-    ceilings["commit"] = ceilings["environment"].astype(object).str.get("commit")
     errors = ceilings["output_error"].map(np.max, na_action="ignore").astype(float)
     is_exact = ceilings["precision"].isin(["bf16_products", "tf32"]) & (errors <= EXACT)
     ceilings = pd.concat([ceilings, ceilings[is_exact].assign(precision="fp32")], ignore_index=True)
@@ -96,11 +103,16 @@ def list_rates(ceilings: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def usual_rates(ceilings: pd.DataFrame) -> pd.Series:
-    """Return the usual bytes/s by device: the mean over all rounds of the operation that has the best one."""
+    """Return the usual bytes/s by device: the mean over all processes of the operation that has the best one."""
+    rates = list_best(ceilings)
+    return np.exp(np.log(rates["rate"]).groupby(rates["device"]).mean())
+
+
+def list_best(ceilings: pd.DataFrame) -> pd.DataFrame:
+    """Return the rates of every process for the operation on memory that has the best one, by device."""
     _, moving = list_rates(ceilings)
     best = moving.sort_values("rate").drop_duplicates("device", keep="last")
-    rounds = moving.merge(best[["device", "operation", "rows", "columns"]])
-    return np.exp(np.log(rounds["rate"]).groupby(rounds["device"]).mean())
+    return moving.merge(best[["device", "operation", "rows", "columns"]])
 
 
 def call_us(machine: str) -> pd.Series:

@@ -11,32 +11,36 @@ from lib.config import SIZES
 from lib.cost import flops, memory
 from lib.report.table import load
 
+OFFERED = 0.9  # of a memory, as to a case that is measured
 PRESETS = ("small", "medium", "large", "xl", "2.7B")
 LENGTHS = (128, 256, 512, 1024, 2048)
+HOW = {
+    "memory": "as a step alone", "step": "as a step alone", "kernels": "under the profiler, which takes memory, too",
+    "parallel": "on ranks, which share the memory and hold a baseline's model each",
+}  # fmt: skip
 # precision, and layers in a checkpointed group
 WAYS = {"fp32": ("fp32", 0), "bf16": ("bf16", 0), "bf16, checkpoints": ("bf16", 1)}
 
 
 def most_sequences(memories: Mapping[str, tuple[float, str]]) -> pd.DataFrame:
-    """Return the most sequences of a plain training step, by the formula of `lib.cost.memory`.
+    """Return the most sequences of a plain training step in nine tenths of a memory, by formula (`lib.cost.memory`).
 
     `memories` has the bytes and the kind of device, `cpu` or `cuda`, of each. Rows are memories, sizes and ways to
     compute, and each length has a column such as `128 tokens`. It is 0 where one sequence is too many."""
     rows = []
     for (name, (limit_bytes, device)), size, way in itertools.product(memories.items(), PRESETS, WAYS):
         models = [replace(SIZES[size], context_length=length) for length in LENGTHS]
-        counts = [memory.largest_batch(model, limit_bytes, *WAYS[way], device) for model in models]
+        counts = [memory.largest_batch(model, OFFERED * limit_bytes, *WAYS[way], device) for model in models]
         rows.append([name, size, way, *counts])
     return pd.DataFrame(rows, columns=["memory", "size", "arithmetic", *(f"{length:,} tokens" for length in LENGTHS)])
 
 
 def list_runs(machine: str) -> pd.DataFrame:
-    """Return the rows of all training steps of a machine, with their `run`: xl at 4 × 128 (step)."""
-    names = ("memory", "step", "kernels", "parallel")
-    runs = pd.concat([load(name, machine).assign(chapter=name) for name in names], ignore_index=True)
-    runs = runs[["size", "batch_size", "context_length", "status", "peak_mib", "chapter"]]
+    """Return the rows of all training steps of a machine, with their `run`, xl at 4 × 128, and `how` they ran."""
+    runs = pd.concat([load(name, machine).assign(how=how) for name, how in HOW.items()], ignore_index=True)
+    runs = runs[["size", "batch_size", "context_length", "status", "peak_mib", "how"]]
     batch = runs["batch_size"].astype(str) + " × " + runs["context_length"].astype(str)
-    return runs.assign(run=runs["size"] + " at " + batch + " (" + runs["chapter"] + ")")
+    return runs.assign(run=runs["size"] + " at " + batch)
 
 
 def split_peaks(step: pd.DataFrame) -> pd.DataFrame:

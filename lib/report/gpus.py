@@ -96,11 +96,11 @@ def tell(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
         theirs = ways["printed_step_ms"]
         if theirs[["naive", "flat", "overlap"]].notna().all():
             waits_ms = " and ".join(ways["printed_wait_ms"].dropna().map("{:.0f}".format))
-            steps_ms = ", ".join(theirs[["naive", "flat", "overlap"]].map("{:.0f}".format))
+            steps_ms = ", ".join(theirs[["naive", "flat", "overlap"]].map("{:.1f}".format))
             text.append(f"Others printed for as many tokens a GPU ({SOURCE}) waits of {waits_ms} ms by naive and flat,")
             text.append(f"and steps of {steps_ms} ms by naive, flat and overlap: overlap gained")
             gained_ms = ways.loc["naive", "step_ms"] - ways.loc["overlap", "step_ms"]
-            text.append(f"{theirs['naive'] - theirs['overlap']:.0f} ms, where {gained_ms:.0f} are predicted.")
+            text.append(f"{theirs['naive'] - theirs['overlap']:.1f} ms, where {gained_ms:.0f} are predicted.")
             text.append(f"The step is off, too: {ways.loc['overlap', 'step_ms']:.0f} ms are predicted by overlap,")
             text.append("but theirs is another program, with its own optimizer and batch.")
             copied = ", likely for the copy into one message, which the model leaves out"

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from lib.report.steps import split
+from lib.stats import spans
 
 SAME = ("size", "context_length", "batch_size", "compiled", "attention", "optimizer", "mode", "device")
 
@@ -19,26 +20,20 @@ def compare(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def list_sizes(compared: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `compare` in the type and at the tokens at which most sizes ran.
-
-    Where an interval decides nothing, or there is one process, the ends of `speedup` are those of single pairs, and
-    `is_open` is true."""
+    """Return the rows of `compare` in the type and at the tokens at which most sizes ran."""
     count = compared.groupby(["precision", "context_length"])["size"].transform("count")
     most = compared.assign(count=count).sort_values(["count", "context_length"]).tail(1)
-    sizes = compared.merge(most[["precision", "context_length", "batch_size"]])
-    is_open = (sizes["verdict"] == "unclear") | (sizes["paired_rounds"] < 2)
-    low = sizes["speedup_low"].mask(is_open, sizes["lowest_pair"])
-    high = sizes["speedup_high"].mask(is_open, sizes["highest_pair"])
-    return sizes.assign(speedup_low=low, speedup_high=high, is_open=is_open)
+    return compared.merge(most[["precision", "context_length", "batch_size"]])
 
 
-def allowed_by_default(sizes: pd.DataFrame, steps: pd.DataFrame) -> float:
-    """Return the largest gain that bounds allow over fp32 at the best rate of PyTorch's default library.
+def allowed_by_default(sizes: pd.DataFrame, steps: pd.DataFrame) -> pd.Series:
+    """Return the gain that bounds allow each size over fp32 at the best rate of PyTorch's default library.
 
     `sizes` are rows of `list_sizes`, and `steps` is the table of the experiment `step`."""
-    largest = sizes.nlargest(1, "bounds_allow")
-    fp32 = steps[steps["precision"] == "fp32"].merge(largest[list(SAME)])
-    return split(fp32)["default_ms"].sum() / largest["bound_ms"].sum()
+    fp32 = steps[steps["precision"] == "fp32"]
+    default_ms = [split(fp32.merge(sizes.loc[[place], list(SAME)]))["default_ms"].sum() for place in sizes.index]
+    # it is NaN where there is no bound
+    return (pd.Series(default_ms, sizes.index, dtype=float) / sizes["bound_ms"]).where(sizes["bounds_allow"].notna())
 
 
 def list_all(steps: pd.DataFrame) -> pd.DataFrame:
@@ -59,8 +54,18 @@ def list_all(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def gain(row: tuple) -> str:
-    """Say how a row of `list_sizes` compares: 1.85× (3 pairs of one process, 1.78 to 1.91)."""
-    ends = f"{row.speedup_low:.2f} to {row.speedup_high:.2f}"
-    if row.is_open:
-        ends = f"{row.pairs:.0f} pairs{' of one process' * (row.paired_rounds == 1)}, {ends}"
-    return f"{row.speedup:.2f}× ({ends})"
+    """Say how a row of `list_sizes` or `list_all` compares: 1.9× (1.7 to 2.1, one process).
+
+    Without an interval it is 1.85× (3 pairs of one process, 0.98 to 1.91)."""
+    text, low, high = spans.ratio_between(row.speedup, row.speedup_low, row.speedup_high)
+    of = "one process" if row.paired_rounds == 1 else f"{row.paired_rounds:.0f} processes"
+    notes = [f"{low} to {high}"] if low else []
+    if not row.paired_rounds > 0:
+        notes.append("timed alone")
+    elif row.verdict != "faster" and row.lowest_pair > 1:
+        notes.append(f"unclear, but faster in all {row.pairs:.0f} pairs of {of}")
+    elif not low:
+        notes.append(f"{row.pairs:.0f} pairs of {of}, {row.lowest_pair:.2f} to {row.highest_pair:.2f}")
+    elif row.paired_rounds == 1:
+        notes.append(of)
+    return f"{text}× ({', '.join(notes)})"

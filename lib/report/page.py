@@ -250,6 +250,13 @@ def facts(machine: str) -> dict[str, object]:
         "measured": f"{' to '.join(ends)}, {noise.tell(processes)}",
         # `.str` also looks up a key of each dict
         "torch": ", ".join(measured["environment"].str["torch"].unique()),
-        "commit": ", ".join(measured["environment"].str["commit"].str[:8].unique()),
+        "commit": _join_commits(measured.sort_values("started")["environment"].str["commit"].str[:8].unique()),
         "warnings": warnings,
     }
+
+
+def _join_commits(commits: Sequence[str]) -> str:
+    """Name up to three commits, and else the oldest and the newest."""
+    if len(commits) > 3:
+        return f"{commits[0]} to {commits[-1]}, {len(commits)} in all"
+    return ", ".join(commits)

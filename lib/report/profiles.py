@@ -136,6 +136,13 @@ def _sum_kinds(parts: pd.DataFrame, name: str, gaps: float) -> pd.Series:
     return sums.sort_values(ascending=False)
 
 
+def cure(kind: str, precision: str) -> str:
+    """Say what to do where a step in this precision loses its time by a kind of kernels."""
+    if kind == PRODUCTS and precision == "bf16":
+        return "take more sequences a step, whose products are larger"
+    return CURES[kind]
+
+
 def join(lost_ms: pd.Series) -> str:
     """Join the kinds of `lose` for a sentence: matrix products 456, optimizer 181, ..."""
     return ", ".join(f"{kind} {number(lost_ms, kind)}" for kind in lost_ms.index)

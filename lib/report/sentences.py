@@ -92,24 +92,6 @@ def against(row: Row, rival: Row, name: str) -> str:
     return f"{ms(row, name)} against {ms(rival, name)}, {verdict}"
 
 
-def spread(processes: pd.DataFrame, name: str) -> str:
-    """Say between which times `<name>_ms` the processes of one case lie, by build of PyTorch.
-
-    `processes` are rows of `report.list_processes`. It reads 43.9 ms to 44.4 ms with PyTorch 2.13.0+cu130, 4.15 to
-    4.36× in pairs."""
-    texts = []
-    in_order = processes.sort_values("started").fillna({"torch": "of an unknown build"})
-    for build, rows in in_order.groupby("torch", sort=False):
-        least, most = rows["speedup"].min(), rows["speedup"].max()
-        low, high = (ms({"total_ms": end}, "total") for end in (rows[f"{name}_ms"].min(), rows[f"{name}_ms"].max()))
-        pairs = "" if math.isnan(least) else f", {least:.2f} to {most:.2f}× in pairs"
-        texts.append(f"{low} to {high} with PyTorch {build}{pairs}")
-    has_stretches = in_order["torch"].ne(in_order["torch"].shift()).sum() == len(texts)
-    if len(texts) > 1 and has_stretches:
-        texts.append("sitting and build changed together, so that either may be the reason")
-    return "; ".join(texts)
-
-
 def sides(rows: pd.DataFrame, way: str, rival: str, name: str) -> str:
     """Say by `against` how the times of two ways stand in each model that has both.
 

@@ -32,7 +32,7 @@ FACTS = (
 )  # fmt: skip
 # the ends of a quotient, and those of its divisor: a long time gives a low rate
 OPPOSITE = {"": "", "_low": "_high", "_high": "_low"}
-MARKS = ("noisy", "new_memory", "torch", "commit")  # what `_mark` adds to records
+MARKS = ("noisy", "new_memory", "torch")  # what `_mark` adds to records
 WITHIN = "within one process"
 BETWEEN = "between processes"
 
@@ -77,7 +77,7 @@ def list_processes(records: pd.DataFrame) -> pd.DataFrame:
     """Return the records that `table` counts, one row a process, with the median of each of its times.
 
     The other columns are those of the records, `noisy` and `new_memory` (see `lib.report.noise`), `speedup` (the
-    Hodges-Lehmann estimate of the process's own pairs), and `torch` and `commit` of its environment."""
+    Hodges-Lehmann estimate of the process's own pairs), and `torch` of its environment."""
     used = _usable(_mark(records), [*fields(records), "machine"]).reset_index(drop=True)
     paired = used.reindex(columns=["paired_ms", "baseline_ms"]).dropna()
     logs = [estimates.of_pairs(*times)[0] for times in paired.itertuples(index=False)]
@@ -135,14 +135,13 @@ def _of_machine(records: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 
 def _mark(records: pd.DataFrame) -> pd.DataFrame:
-    """Add what is asked of each record as a whole: noise, new memory, the build and the commit."""
+    """Add what is asked of each record as a whole: noise, new memory and the build."""
     environment = records.reindex(columns=["environment"])["environment"].astype(object)
     return records.assign(
         noisy=noise.find_noisy(records).astype(int),
         new_memory=noise.find_new_memory(records).astype(int),
         stale=records["stale"].astype(bool),
         torch=environment.str.get("torch"),
-        commit=environment.str.get("commit"),
     )
 
 

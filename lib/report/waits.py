@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize
 
+from lib.config import SIZES
 from lib.report import sentences
 
 KIND = ["operation", "world", "backend"]
@@ -114,19 +115,28 @@ def compare(sent: pd.DataFrame) -> pd.Series:
 
 
 def judge(sent: pd.DataFrame) -> str:
-    """Say how many steps and waits of `predict_steps` did not come as predicted."""
+    """Say how many steps and waits of `predict_steps` came as predicted or not, and if optimizers did."""
     came = compare(sent)
-    known = sent[came != ""]
+    known = came[came != ""]
     if known.empty:
         return ""
-    counts = {word: came.str.contains(word).sum() for word in ("later", "earlier", "longer", "shorter")}
-    lines = f"Of {len(known)} steps {counts['later']} came later than predicted and {counts['earlier']} earlier; "
-    lines += f"{counts['longer']} waited longer and {counts['shorter']} shorter."
-    # ways that waited longer in each model
-    times = known.loc[came.str.contains("longer"), "way"].value_counts()
-    ways = times.index[times == known["size"].nunique()]
-    if len(ways):
-        lines += f" The model is too optimistic for {', '.join(ways)}."
+    counts = {word: known.str.contains(word).sum() for word in ("later", "earlier", "longer", "shorter")}
+    lines = "The model is too optimistic: " * bool(counts["later"] and not counts["earlier"])
+    lines += f"{counts['later']} of {len(known)} steps came later than predicted, {counts['earlier'] or 'none'} earlier"
+    by_size = []
+    for size, late in sent[came.str.contains("later")].groupby("size", sort=False):
+        late_ms = late["total_ms"] - late["predicted_step_ms"]
+        ends = dict.fromkeys(f"{end:,.0f}" for end in (late_ms.min(), late_ms.max()))
+        by_size.append(f"in {size} by {' to '.join(ends)} ms ({late.loc[late_ms.idxmax(), 'way']} the most)")
+    lines += ": " * bool(by_size) + ", ".join(by_size)
+    lines += f". {counts['longer']} waited longer and {counts['shorter']} shorter."
+    on_cpu = sent[sent["device"] == "cpu"]
+    times = on_cpu["optimizer_ms"] / (on_cpu["world"] * on_cpu["one_optimizer_ms"])
+    times = times.groupby(on_cpu["size"], sort=False).median()
+    slow = [f"in {size} {ratio:.1f} times" for size, ratio in times.items() if ratio > 1.1]
+    if slow:
+        lines += f" The ranks' optimizers at once take {' and '.join(slow)} as long as predicted: they probably share "
+        lines += "the memory's bandwidth."
     return lines
 
 
@@ -147,7 +157,7 @@ def judge_buckets(sent: pd.DataFrame) -> str:
 
 def find_twins(sent: pd.DataFrame) -> str:
     """Say by how much steps differ whose messages are the same, as of buckets that are flat."""
-    steps = sent[["size", "way", "variant", "messages", "rounds", *sent.filter(regex="^total_ms")]]
+    steps = sent[["size", "way", "variant", "messages", "rounds", "total_ms"]]
     buckets = steps[steps["variant"] == "bucketed"].dropna(subset=["messages", "total_ms"])
     others = steps[steps["variant"].isin(["flat", "overlap"])]
     pairs = buckets.merge(others, on=["size", "messages"], suffixes=("", "_twin"))
@@ -155,10 +165,28 @@ def find_twins(sent: pd.DataFrame) -> str:
     twins = []
     for size, those in logs.groupby(pairs["size"], sort=False):
         row = pairs.loc[those.idxmax()]
-        twin = row.filter(like="_twin").rename(lambda name: name.removesuffix("_twin"))
-        text = f"in {size} {100 * np.expm1(those.max()):.0f}% ({row['way']} and {twin['way']}, "
-        text += f"{sentences.ms(row, 'total')} and {sentences.ms(twin, 'total')}"
-        twins.append(f"{text}, of {row['rounds']} and {twin['rounds']} rounds)")
+        text = f"in {size} {100 * np.expm1(those.max()):.0f}% ({row['way']} and {row['way_twin']}"
+        twins.append(f"{text}, of {row['rounds']} and {row['rounds_twin']} rounds)")
     if not twins:
         return ""
     return f"Smaller differences than those of the same messages under two names mean nothing: {'; '.join(twins)}."
+
+
+def tell_gathers(steps: pd.DataFrame, gathers: pd.DataFrame) -> str:
+    """Say of each model if the weights that `fsdp` gathers come in time for its forward pass.
+
+    `steps` are rows of a plain table with a `way`; `bucketed` has all weights. `gathers` are rows of `fit_lines`. Each
+    matrix has a gather of its own: seven of a layer, the embedding and the head."""
+    lines = gathers.drop_duplicates(["world", "backend"])[["world", "backend", "latency_ms", "mb_ms"]].dropna()
+    whole = steps[steps["way"] == "bucketed"].set_index("size").filter(like="forward_ms").add_prefix("whole_")
+    sharded = steps[steps["way"] == "fsdp"].merge(lines, on=["world", "backend"]).join(whole, "size", how="inner")
+    texts = []
+    for row in sharded.itertuples():
+        calls = 7 * SIZES[row.size].num_layers + 2
+        gathered_ms = calls * row.latency_ms + 4e-6 * row.parameters * row.mb_ms
+        hides = "too long" if gathered_ms > row.whole_forward_ms else "short enough"
+        came = "weights come late" if row.forward_ms_low > row.whole_forward_ms_high else "no delay is proven"
+        text = f"in {row.size} {calls} gathers should take {gathered_ms:,.0f} ms by the line of all-gathers, {hides} "
+        text += f"to hide behind a forward pass of {sentences.ms(row, 'whole_forward')}; by fsdp it takes "
+        texts.append(f"{text}{sentences.ms(row, 'forward')}, so {came}")
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in texts)

@@ -10,6 +10,7 @@ from lib.stats import digits
 
 UNKNOWN = 0.02  # the relative uncertainty of a value without an interval
 LEAST_DIFFERENCE = 0.03  # a ratio that is farther from one must not read 1.0
+LAST_PLACE = -4  # the power of ten of the last digit that tells the end of a ratio from one
 
 
 def between(value: float, low: float, high: float) -> tuple[str, str, str]:
@@ -27,8 +28,8 @@ def between(value: float, low: float, high: float) -> tuple[str, str, str]:
 def ratio_between(value: float, low: float, high: float) -> tuple[str, str, str]:
     """Format a ratio as `between` does, with the digits that tell it from one.
 
-    An end that is not one does not read 1.0, nor does a ratio more than 3% from one. That takes at most one digit more
-    than the interval warrants."""
+    An end that is not one does not read 1.0, nor does a ratio more than 3% from one. That takes all three at most one
+    digit more than the interval warrants; an end that still reads 1.0 gets more by itself."""
     if not low < high:
         # without ends two decimals, and at least two digits
         return digits.number(value, 0.01), "", ""
@@ -37,7 +38,15 @@ def ratio_between(value: float, low: float, high: float) -> tuple[str, str, str]
     if abs(value - 1) > LEAST_DIFFERENCE:
         nearest = min(nearest, abs(value - 1))
     # rounding moves a number by at most half of its uncertainty
-    return _with_ends(value, low, high, max(min(reach, 2 * nearest), reach / 10))
+    uncertainty = max(min(reach, 2 * nearest), reach / 10)
+    place = digits.last_place(value, uncertainty)
+    return digits.number(value, uncertainty), _beside_one(low, place), _beside_one(high, place)
+
+
+def _beside_one(end: float, place: int) -> str:
+    while place > LAST_PLACE and round(end, -place) == 1 != end:
+        place -= 1
+    return digits.rounded(end, place)
 
 
 def _with_ends(value: float, low: float, high: float, uncertainty: float) -> tuple[str, str, str]:

@@ -13,3 +13,14 @@ def test_an_answer_is_shown_in_bold_unless_it_has_bold_words_of_its_own_or_is_no
     answers.answer("adam_ms", "4.2", shown=False)
     shown = [call.args[0].get("text/markdown") for call in display.call_args_list]
     assert shown == ["**Fused is fastest.**", "It has **bold** words of its own.", None]
+
+
+def test_two_sentences_are_quoted_the_first_one_marked_and_all_else_is_apart():
+    told = {"step": "It takes 1 ms.", "step.parts": "**Parts**\n\n| part |", "step.bound": "Half is its bound."}
+    told["step.more"] = "More."
+    assert answers.quote(["gone", *told], told, "**") == (
+        "**It takes 1 ms.** Half is its bound.",
+        ["**Parts**\n\n| part |", "More."],
+    )
+    assert answers.quote(["step", "step.more"], told | {"step": "a" * 500})[0] == "a" * 500 + "\n\nMore."
+    assert answers.quote([], told, "**") == ("", [])

@@ -55,12 +55,12 @@ def test_products_that_round_nothing_count_for_fp32(error, best):
     assert products.to_dict() == pytest.approx({("cpu", "fp32"): best, ("cpu", "bf16_products"): 2e9})
 
 
-def test_rates_name_the_arithmetic_and_the_commit_of_each_record():
+def test_rates_name_the_arithmetic_of_each_record():
     shape = {"operation": "matmul", "rows": 8, "columns": 8, "device": "cpu", "flops": 1e6, "total_ms": [0.5, 2.0, 9.0]}
-    shape |= {"precision": "bf16_products", "output_error": [4e-7], "environment": {"commit": "0a1b"}}
+    shape |= {"precision": "bf16_products", "output_error": [4e-7]}
     products, moving = bounds.list_rates(by_hand.frame(shape, experiment="ceilings"))
-    assert products[["precision", "arithmetic", "rate", "commit"]].to_numpy().tolist() == [
-        ["bf16_products", "bf16_products", 5e8, "0a1b"], ["fp32", "bf16_products", 5e8, "0a1b"],
+    assert products[["precision", "arithmetic", "rate"]].to_numpy().tolist() == [
+        ["bf16_products", "bf16_products", 5e8], ["fp32", "bf16_products", 5e8],
     ]  # fmt: skip
     assert moving.empty
 
@@ -76,12 +76,18 @@ def test_a_roofline_has_the_flops_a_byte_that_theory_gives(reference_table):
     assert len(alone) == len(points[points["kind"] != "attention"])
 
 
-def test_adamw_on_a_list_longer_than_any_matrix_counts_for_memory(reference):
+def test_fused_adamw_on_lists_longer_than_any_matrix_counts_for_memory_alone_and_in_steps(reference):
     lists = reference["adam"].query("variant == 'fused' and elements > 8192**2")
-    rate = (1e3 * lists["moved_bytes"] / lists["total_ms"].map(np.median)).max()
+    rates = list(1e3 * lists["moved_bytes"] / lists["total_ms"].map(np.median))
+    for experiment, metric in {"ladder": "paired_optimizer_ms", "peers": "optimizer_ms"}.items():
+        steps = reference[experiment].query("status == 'ok' and parameters > 8192**2")
+        steps = steps[["fused" in name and "masters" not in name for name in steps["switches"]]].dropna(subset=metric)
+        rates += list(1e3 * steps["optimizer_bytes"] / steps[metric].map(np.median))
     _, by_matrices = bounds.best_rates(reference["ceilings"])
-    _, memory = bounds.best_rates(bounds.load_ceilings(MACHINE))
-    assert memory["cpu"] == pytest.approx(max(rate, by_matrices["cpu"]))
+    ceilings = bounds.load_ceilings(MACHINE)
+    _, memory = bounds.best_rates(ceilings)
+    assert memory["cpu"] == pytest.approx(max([*rates, by_matrices["cpu"]]))
+    assert bounds.usual_rates(ceilings)["cpu"] == pytest.approx(stats.gmean(rates))
 
 
 def test_a_call_takes_the_geometric_mean_of_the_rounds_medians(reference):

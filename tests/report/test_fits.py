@@ -11,7 +11,7 @@ from lib.report import fits
 
 def test_one_sequence_more_than_the_most_does_not_fit():
     limit_bytes = 4 * 2**30
-    most = fits.most_sequences({"4 GiB": (limit_bytes, "cpu")}).set_index(["size", "arithmetic"])
+    most = fits.most_sequences({"4 GiB": (limit_bytes / fits.OFFERED, "cpu")}).set_index(["size", "arithmetic"])
     count = int(most.loc[("small", "bf16"), "128 tokens"])
     config = replace(SIZES["small"], context_length=128)
 

@@ -14,9 +14,9 @@ def step(size, tokens, parameters, precision="bf16", **columns):
     return COMMON | case | {"mode": "train_step", "baseline": baseline} | columns
 
 
-def test_the_tokens_of_most_sizes_are_told_and_single_pairs_where_intervals_decide_nothing():
+def test_the_tokens_of_most_sizes_are_told_and_single_pairs_where_no_interval_decides():
     times = {"bound_ms": 1.0, "forward_ms": 1.0, "backward_ms": 2.0}
-    open_ends = {"lowest_pair": 1.5, "highest_pair": 2.5, "speedup": 2.0, "speedup_low": 0.5, "speedup_high": 8.0}
+    open_ends = {"lowest_pair": 1.5, "highest_pair": 2.5, "speedup": 2.0, "speedup_low": None, "speedup_high": None}
     ends = open_ends | {"speedup_low": 1.9, "speedup_high": 2.1, "verdict": "faster", "paired_rounds": 3, "pairs": 9}
     steps = pd.DataFrame([
         step("small", 128, 2, "fp32", **times | {"bound_ms": 3.0}),
@@ -28,7 +28,11 @@ def test_the_tokens_of_most_sizes_are_told_and_single_pairs_where_intervals_deci
     assert sizes["size"].tolist() == ["tiny", "small"]
     assert sizes["bounds_allow"].tolist() == pytest.approx([float("nan"), 3.0], nan_ok=True)
     told = [narrow.gain(size) for size in sizes.itertuples()]
-    assert told == ["2.00× (1.90 to 2.10)", "2.00× (3 pairs of one process, 1.50 to 2.50)"]
+    assert told == ["2.0× (1.9 to 2.1)", "2.00× (unclear, but faster in all 3 pairs of one process)"]
+    (mixed,) = sizes.tail(1).assign(lowest_pair=0.9).itertuples()
+    assert narrow.gain(mixed) == "2.00× (3 pairs of one process, 0.90 to 2.50)"
+    (wide,) = sizes.tail(1).assign(speedup_low=0.5, speedup_high=8.0, lowest_pair=0.9).itertuples()
+    assert narrow.gain(wide) == "2.0× (0.5 to 8.0, one process)"
 
 
 def test_without_steps_nothing_is_compared(reference_table):
