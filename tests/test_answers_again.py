@@ -155,7 +155,9 @@ def test_an_answer_is_that_of_a_case_with_its_words(key, experiment, unsaid, wor
         for case, processes in cases.items():
             facts = json.loads(case) | processes[0]
             is_meant = all(is_same(facts[name], value) for name, value in (unsaid | values).items())
-            if is_meant and agrees(processes, numbers):
+            # a profile is told of one process
+            groups = [[process] for process in processes] if experiment == "kernels" else [processes]
+            if is_meant and any(agrees(group, numbers) for group in groups):
                 break
         else:
             pytest.fail(f"no case of {file.parent.name} has this: {match[0]}")

@@ -1,5 +1,6 @@
 """Sort the time of profiled steps by kinds of kernels, each beside its bound."""
 
+import numpy as np
 import pandas as pd
 
 from lib.catalog import CATALOG
@@ -26,8 +27,15 @@ COMPILED = r"^(?:graph_\d+_)?(?:cpp|triton_\w+?)_fused_+|_\d+$"
 
 
 def choose(records: pd.DataFrame) -> pd.DataFrame:
-    """Return one profile a case, since kernels of one process do not add up to the phases of another."""
-    return records.sort_values("stale", kind="stable").drop_duplicates(CASE)
+    """Return one profile a case, since kernels of one process do not add up to the phases of another.
+
+    Of several it is the one whose iteration took the median time, of two the shorter."""
+    times = records.reindex(columns=["profiled_total_ms"])["profiled_total_ms"].map(np.median, na_action="ignore")
+    ranked = records.assign(took_ms=times.astype(float), is_lost=times.isna())
+    ranked = ranked.sort_values(["stale", "is_lost", "took_ms"], kind="stable")
+    alike = ranked.groupby([*CASE, "stale", "is_lost"], sort=False, dropna=False)["round"]
+    middle = ranked[alike.cumcount() == (alike.transform("size") - 1) // 2]
+    return middle.drop_duplicates(CASE).drop(columns=["took_ms", "is_lost"])
 
 
 def by_kind(records: pd.DataFrame) -> pd.DataFrame:
@@ -186,6 +194,7 @@ def in_attention(records: pd.DataFrame) -> pd.DataFrame:
     """Return one row a case, phase and part of attention: its time, products and softmax.
 
     `products_ms` is that of all parts of the phase, and `flops_percent` the part's share of their FLOPs."""
+    records = choose(records)
     spent = unfold(records, "parts", ["phase", "part", "class", "calls", "total_us"])
     spent["time_ms"] = spent["total_us"].astype(float) / 1e3
     spent["attention_products_ms"] = spent["time_ms"].where(spent["class"] == "matrix product", 0.0)

@@ -117,6 +117,17 @@ def add_rates(rungs: pd.DataFrame) -> pd.DataFrame:
     return rates
 
 
+def add_common(ladder: pd.DataFrame) -> pd.DataFrame:
+    """Return `ladder` with `step_ms` and its ends: the plain step's time over each rung's speedup in its own pairs.
+
+    Rungs run in different rounds, so that only their ratios compare. Plain comes first and has no speedup."""
+    common = ladder.copy()
+    for end, speedup_end in OPPOSITE.items():
+        scaled_ms = ladder["paired_ms"].head(1).sum() / ladder[f"speedup{speedup_end}"].astype(float)
+        common[f"step_ms{end}"] = scaled_ms.fillna(ladder[f"paired_ms{end}"])
+    return common
+
+
 def add_cost(rows: pd.DataFrame, time: str, ratio: str) -> pd.DataFrame:
     """Return `rows` with what compiling costs and saves in ms, and after how many steps it pays.
 
@@ -160,7 +171,7 @@ def describe(compared: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of `compare` as gains, in words.
 
     - `switch`, `over`: what is switched on, and the rung without it, which becomes the `baseline`.
-    - `speedup` with its ends and `verdict`: those of the switch.
+    - `speedup` with its ends, `verdict` and `advice`: those of the switch.
     - `seen`: proven, probable, slower, no gain seen, or undecided where the interval reaches beyond 10%.
     - `price`: see `price`."""
     names = []
@@ -178,6 +189,7 @@ def describe(compared: pd.DataFrame) -> pd.DataFrame:
         speedup_low=low,
         speedup_high=high,
         verdict=compared["switch_verdict"],
+        advice=compared["switch_advice"],
         seen=seen.mask(seen == "none", np.where(is_wide, "undecided", "no gain seen")),
     )
     return gains.assign(switch=names, price=[price(rung) for rung in compared.itertuples()])
@@ -217,6 +229,6 @@ def price(rung: tuple) -> str:
     elif "bf16_products" in switches and rung.logits_error <= bounds.EXACT:
         prices.append("calls another fp32 library, results stay as accurate")
     if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_ms > 0:
-        ends = sorted({float(f"{end / 1000:.2g}") for end in (rung.first_ms_low, rung.first_ms_high)})
-        prices.append(f"first step {' to '.join(map('{:g}'.format, ends))} s")
+        first, low, high = (f"{end / 1000:.2g}" for end in (rung.first_ms, rung.first_ms_low, rung.first_ms_high))
+        prices.append(f"first step {first}{f' ({low} to {high})' * (low != high)} s")
     return ", ".join(prices)
