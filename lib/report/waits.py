@@ -157,19 +157,17 @@ def judge_buckets(sent: pd.DataFrame) -> str:
 
 def find_twins(sent: pd.DataFrame) -> str:
     """Say by how much steps differ whose messages are the same, as of buckets that are flat."""
-    steps = sent[["size", "way", "variant", "messages", "rounds", "total_ms"]]
+    steps = sent[["size", "variant", "messages", "total_ms"]]
     buckets = steps[steps["variant"] == "bucketed"].dropna(subset=["messages", "total_ms"])
     others = steps[steps["variant"].isin(["flat", "overlap"])]
     pairs = buckets.merge(others, on=["size", "messages"], suffixes=("", "_twin"))
     logs = np.log(pairs["total_ms"] / pairs["total_ms_twin"]).abs()
     twins = []
     for size, those in logs.groupby(pairs["size"], sort=False):
-        row = pairs.loc[those.idxmax()]
-        text = f"in {size} {100 * np.expm1(those.max()):.0f}% ({row['way']} and {row['way_twin']}"
-        twins.append(f"{text}, of {row['rounds']} and {row['rounds_twin']} rounds)")
+        twins.append(f"{100 * np.expm1(those.max()):.0f}% in {size}")
     if not twins:
         return ""
-    return f"Smaller differences than those of the same messages under two names mean nothing: {'; '.join(twins)}."
+    return f"Ways that send identical messages differ by {' and '.join(twins)}: ignore smaller differences."
 
 
 def tell_gathers(steps: pd.DataFrame, gathers: pd.DataFrame) -> str:
