@@ -42,7 +42,7 @@ def show_svg(svg: str, key: str = "") -> None:
 
 
 def quote(keys: Iterable[str], source: Mapping[str, str], mark: str = "") -> tuple[str, list[str]]:
-    """Return the first two sentences under keys, the very first between marks, and then all else that they have."""
+    """Return the first two sentences under keys, the very first between marks, and then all the rest."""
     told = [source[key] for key in keys if key in source]
     sentences = [text for text in told if "\n" not in text]
     rest = [text for text in told if text not in sentences[:2]]

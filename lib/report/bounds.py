@@ -48,7 +48,7 @@ def load_ceilings(machine: str) -> pd.DataFrame:
 
 
 def join_lists(ceilings: pd.DataFrame, machine: str) -> pd.DataFrame:
-    """Add a machine's updates by fused AdamW to records of its ceilings: alone, and as a part of training steps.
+    """Add a machine's updates by fused AdamW to records of its ceilings, alone and in training steps.
 
     They become the operation `adamw` on one column. They may reach a better rate of memory: a list of parameters can be
     larger than any matrix of the ceilings."""
@@ -103,7 +103,7 @@ def list_rates(ceilings: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def usual_rates(ceilings: pd.DataFrame) -> pd.Series:
-    """Return the usual bytes/s by device: the mean over all processes of the operation that has the best one."""
+    """Return the usual bytes/s by device: the mean of all processes of the operation with the best."""
     rates = list_best(ceilings)
     return np.exp(np.log(rates["rate"]).groupby(rates["device"]).mean())
 

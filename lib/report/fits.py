@@ -23,7 +23,7 @@ WAYS = {"fp32": ("fp32", 0), "bf16": ("bf16", 0), "bf16, checkpoints": ("bf16", 
 
 
 def most_sequences(memories: Mapping[str, tuple[float, str]]) -> pd.DataFrame:
-    """Return the most sequences of a plain training step in nine tenths of a memory, by formula (`lib.cost.memory`).
+    """Return the most sequences of a plain step in nine tenths of a memory, by `lib.cost.memory`.
 
     `memories` has the bytes and the kind of device, `cpu` or `cuda`, of each. Rows are memories, sizes and ways to
     compute, and each length has a column such as `128 tokens`. It is 0 where one sequence is too many."""
@@ -36,7 +36,7 @@ def most_sequences(memories: Mapping[str, tuple[float, str]]) -> pd.DataFrame:
 
 
 def list_runs(machine: str) -> pd.DataFrame:
-    """Return the rows of all training steps of a machine, with their `run`, xl at 4 × 128, and `how` they ran."""
+    """Return all training steps of a machine, with their `run`, xl at 4 × 128, and `how` they ran."""
     runs = pd.concat([load(name, machine).assign(how=how) for name, how in HOW.items()], ignore_index=True)
     runs = runs[["size", "batch_size", "context_length", "status", "peak_mib", "how"]]
     batch = runs["batch_size"].astype(str) + " × " + runs["context_length"].astype(str)

@@ -118,7 +118,7 @@ def add_rates(rungs: pd.DataFrame) -> pd.DataFrame:
 
 
 def add_common(ladder: pd.DataFrame) -> pd.DataFrame:
-    """Return `ladder` with `step_ms` and its ends: the plain step's time over each rung's speedup in its own pairs.
+    """Return `ladder` with `step_ms` and its ends: the plain step's time over a rung's speedup in pairs.
 
     Rungs run in different rounds, so that only their ratios compare. Plain comes first and has no speedup."""
     common = ladder.copy()

@@ -1,0 +1,82 @@
+"""Say what the assignment asks for and no chapter tells: its own sizes, and ways of ranks side by side."""
+
+import pandas as pd
+
+from lib import records
+from lib.report import fits, sentences
+from lib.report.steps import list_deviations
+from lib.report.table import load
+
+SMALL_BUCKETS, WHOLE = "bucketed, 1 MiB", "flat"
+ALIKE = 1.1  # forward passes send nothing: where they differ by more, so did the hours in which they were timed
+STATES = (
+    "in {size} by {way} {initial_mib:,.0f} / {before_step_mib:,.0f} / {after_all_mib:,.0f} (weights "
+    "{after_parameters_mib:,.0f}, gradients {after_gradients_mib:,.0f}, moments {after_states_mib:,.0f})"
+)
+
+
+def tell(machine: str) -> dict[str, str]:
+    """Return sentences by their names in `questions.yaml`; those without records are left out."""
+    lists = {**tell_ranks(machine), **tell_deviations(machine), **tell_formula()}
+    return {name: f"{lead}{'; '.join(texts)}." for name, (lead, texts) in lists.items() if texts}
+
+
+def tell_ranks(machine: str) -> dict[str, tuple[str, list[str]]]:
+    """Compare the ways of two ranks in fp32; return how each sentence begins, and its parts by size."""
+    ranks = load("parallel", machine).query("world == 2 and precision == 'fp32'").dropna(subset="total_ms")
+    ranks = ranks.assign(way=ranks["variant"] + ranks["bucket_mib"].map({0: "", 1: ", 1 MiB"}))
+    ranks = ranks.sort_values("parameters", kind="stable").drop_duplicates(["size", "way"])
+    shares = []
+    for naive in ranks[ranks["way"] == "naive"].itertuples():
+        share = f"{sentences.ms(naive, 'synchronization')} of {sentences.ms(naive, 'total')}"
+        shares.append(f"in {naive.size} {share}, {naive.synchronization_ms / naive.total_ms:.0%}")
+    states = ranks[ranks["way"].isin(["bucketed", "sharded"])].dropna(subset="peak_mib")
+    flat = sentences.sides(ranks, "flat", "naive", "total")
+    return {
+        "naive": ("Of the naive step communication takes ", shares),
+        "flat": ("The step by flat against naive: ", [flat] if flat else []),
+        "buckets": ("Buckets of 1 MiB beside one message: ", compare_buckets(ranks)),
+        "states": (
+            "MiB of a rank built / before / after the update, whole by bucketed: ",
+            [STATES.format_map(row) for row in states.to_dict("records")],
+        ),
+    }
+
+
+def compare_buckets(ranks: pd.DataFrame) -> list[str]:
+    """Compare backward pass and wait of small buckets with those of one message, where forward passes are alike."""
+    both = ranks[ranks["way"].isin([SMALL_BUCKETS, WHOLE])]
+    apart = both.groupby("size")["forward_ms"].agg(lambda ms: ms.max() / ms.min())
+    alike = both[both["size"].map(apart).astype(float) < ALIKE]
+    texts = []
+    backward, wait = (sentences.sides(alike, SMALL_BUCKETS, WHOLE, part) for part in ("backward", "synchronization"))
+    if wait:
+        texts.append(f"backward pass {backward}; wait {wait}")
+    for size, ratio in apart[apart >= ALIKE].items():
+        texts.append(f"undecided in {size}: its forward pass differs {ratio:.2f}×, too")
+    return texts
+
+
+def tell_deviations(machine: str) -> dict[str, tuple[str, list[str]]]:
+    """List mean and deviation of each part of a step by size, at 4 x 128 tokens in fp32."""
+    runs = list_deviations(records.load_any("step", machine))
+    runs = runs[(runs["batch × tokens"] == "4 × 128") & (runs["precision"] == "fp32")]
+    texts = runs["size"].astype(str) + " " + runs["forward"] + ", " + runs["backward"] + ", " + runs["optimizer"]
+    lead = "Mean ± deviation of forward, backward, optimizer at 4 × 128 tokens in fp32, in ms: "
+    return {"deviations": (lead, list(texts))}
+
+
+def tell_formula() -> dict[str, tuple[str, list[str]]]:
+    """List the peaks of the 2.7B model by formula, in GiB: forward alone, and of a step."""
+    gib = fits.list_peaks("2.7B", 4, [128, 256, 512, 2048], groups=[]).set_index("precision")
+    peaks = []
+    for row in gib.loc["fp32"].itertuples():
+        peaks.append(f"{row.forward_gib} and {row.step_gib} at {row.tokens:,} tokens")
+    shortest = gib.loc[gib["tokens"] == 128, "forward_gib"].astype(str)
+    return {
+        "peaks": ("By formula 4 sequences of 2.7B in fp32 take forward alone, and in a step, in GiB: ", peaks),
+        "bf16": (
+            "By formula the forward pass alone of 2.7B at 4 × 128 tokens rises in bf16 from ",
+            [" to ".join(shortest) + " GiB"],
+        ),
+    }

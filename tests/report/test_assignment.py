@@ -1,0 +1,39 @@
+"""Sentences of the assignment's own sizes follow from the records, and compare only what ran alike."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from lib.report import assignment, table
+
+MACHINE = "xeon-2c-0e51"  # of the records kept in git
+
+
+def row(way, forward_ms, backward_ms, wait_ms):
+    ends = {}
+    for name, value in {"backward_ms": backward_ms, "synchronization_ms": wait_ms}.items():
+        ends |= {name: value, f"{name}_low": 0.9 * value, f"{name}_high": 1.1 * value}
+    return {"size": "tiny", "way": way, "forward_ms": forward_ms} | ends
+
+
+def test_buckets_are_compared_only_where_forward_passes_took_as_long():
+    whole = row("flat", 30.0, 50.0, 20.0)
+    alike = pd.DataFrame([whole, row("bucketed, 1 MiB", 31.0, 80.0, 21.0)])
+    (text,) = assignment.compare_buckets(alike)
+    assert re.fullmatch(r"backward pass in tiny 80 .* intervals apart; wait in tiny 21 .* intervals overlap", text)
+    later = pd.DataFrame([whole, row("bucketed, 1 MiB", 45.0, 80.0, 21.0)])
+    assert assignment.compare_buckets(later) == ["undecided in tiny: its forward pass differs 1.50×, too"]
+    assert assignment.compare_buckets(alike.head(0)) == []
+
+
+def test_the_share_of_communication_is_the_wait_of_naive_over_its_step(reference):
+    steps = table(reference["parallel"]).query("variant == 'naive' and size == 'tiny' and total_ms > 0")
+    share = 100 * steps["synchronization_ms"].item() / steps["total_ms"].item()
+    told = assignment.tell(MACHINE)
+    assert told["naive"].startswith("Of the naive step communication takes in tiny ")
+    assert int(re.search(r"in tiny [^;]*, (\d+)%", told["naive"])[1]) == pytest.approx(share, abs=0.51)
+
+
+def test_without_records_only_formulas_are_told():
+    assert set(assignment.tell("nobody-1c")) == {"peaks", "bf16"}
