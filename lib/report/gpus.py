@@ -79,37 +79,27 @@ def fill_buckets(tensors_mb: Sequence[float], most_mb: float) -> list[float]:
 
 
 def tell(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
-    """Say what `predict` gives for two H100, and what the write-up printed; an empty text without a step."""
-    text = []
+    """Say what `predict` gives for two H100, and which waits the write-up printed; an empty text without a step."""
+    ways = predicted.set_index("way")
+    hidden = ways[ways.index.str.contains("overlap|bucketed")].max()
+    text = ""
     for row in step.itertuples():
-        text.append(f"Nothing of this is measured on two GPUs. One {row.hardware} takes {sentences.ms(row, 'total')}")
-        text.append(f"for a step of {row.size} at {row.batch_size} × {row.context_length} tokens in {row.precision}.")
-        text.append("Of two, each with as many tokens, predicted waits for messages are:")
-        ways = predicted.set_index("way")
-        for way in ("naive", "flat"):
-            share = ways.loc[way, "communication_percent"]
-            text.append(f"{way} {ways.loc[way, 'wait_ms']:.0f} ms, {share:.0f}% of the step;")
-        hidden = ways[ways.index.str.contains("overlap|bucketed")].max()
-        text.append(f"overlap and all buckets at most {hidden.wait_ms:.1f} ms, {hidden.communication_percent:.1f}%.")
-        text.append(f"A sharded optimizer saves {row.optimizer_ms / 2:.0f} of {row.optimizer_ms:.0f} ms, and waits")
-        text.append(f"{ways.loc['sharded', 'wait_ms']:.0f} ms for weights.")
-        theirs = ways["printed_step_ms"]
-        if theirs[["naive", "flat", "overlap"]].notna().all():
-            waits_ms = " and ".join(ways["printed_wait_ms"].dropna().map("{:.0f}".format))
-            steps_ms = ", ".join(theirs[["naive", "flat", "overlap"]].map("{:.1f}".format))
-            text.append(f"Others printed for as many tokens a GPU ({SOURCE}) waits of {waits_ms} ms by naive and flat,")
-            text.append(f"and steps of {steps_ms} ms by naive, flat and overlap: overlap gained")
-            gained_ms = ways.loc["naive", "step_ms"] - ways.loc["overlap", "step_ms"]
-            text.append(f"{theirs['naive'] - theirs['overlap']:.1f} ms, where {gained_ms:.0f} are predicted.")
-            text.append(f"The step is off, too: {ways.loc['overlap', 'step_ms']:.0f} ms are predicted by overlap,")
-            text.append("but theirs is another program, with its own optimizer and batch.")
-            copied = ", likely for the copy into one message, which the model leaves out"
-            for way, after in {"naive": "", "flat": copied}.items():
-                wait_ms, printed_ms = ways.loc[way, ["wait_ms", "printed_wait_ms"]]
-                agrees = abs(printed_ms / wait_ms - 1) < 0.1
-                text.append(f"The wait of {way} {'agrees' if agrees else 'does not agree'}, {wait_ms:.1f} ms predicted")
-                text.append(f"and {printed_ms:.1f} printed{after * (not agrees)}.")
-    return " ".join(text)
+        waiting = [f"at most {hidden.wait_ms:.1f} ms by overlap and all buckets"]
+        for way in ("flat", "naive"):
+            share = f"{ways.loc[way, 'communication_percent']:.0f}% of the step"
+            waiting.insert(0, f"{ways.loc[way, 'wait_ms']:.0f} ms by {way} ({share})")
+        text = f"One {row.hardware} takes {sentences.ms(row, 'total')} for a step of {row.size} at {row.batch_size} × "
+        text += f"{row.context_length} tokens in {row.precision}. Two, each with as many tokens, should wait for "
+        text += f"messages {', '.join(waiting)} (predicted, not measured). A sharded optimizer should save "
+        text += (
+            f"{row.optimizer_ms / 2:.0f} of {row.optimizer_ms:.0f} ms and wait {ways.loc['sharded', 'wait_ms']:.0f} "
+        )
+        text += "ms for weights."
+        printed_ms = ways.loc[["naive", "flat"], "printed_wait_ms"]
+        if printed_ms.notna().all():
+            text += f" {SOURCE} printed waits of {' and '.join(printed_ms.map('{:.0f}'.format))} ms by naive and flat: "
+            text += "the model leaves out the copy into one message."
+    return text
 
 
 def tell_sharded(step: pd.DataFrame, predicted: pd.DataFrame) -> str:

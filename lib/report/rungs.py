@@ -196,11 +196,11 @@ def describe(compared: pd.DataFrame) -> pd.DataFrame:
 
 
 def name_switches(switches: str) -> str:
-    """Return switches that are joined by `+` in words, such as AdamW(fused=True), and bf16 autocast."""
+    """Return switches that are joined by `+` in words, such as AdamW(fused=True) and bf16 autocast."""
     variants = CATALOG["ladder"].variants
     # an older record may have a switch that is gone
     words = [variants[switch].words if switch in variants else switch for switch in switches.split("+")]
-    return ", and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def choose_enough(batches: pd.DataFrame) -> pd.DataFrame:

@@ -120,16 +120,9 @@ def judge(sent: pd.DataFrame) -> str:
     known = came[came != ""]
     if known.empty:
         return ""
-    counts = {word: known.str.contains(word).sum() for word in ("later", "earlier", "longer", "shorter")}
-    lines = "The model is too optimistic: " * bool(counts["later"] and not counts["earlier"])
-    lines += f"{counts['later']} of {len(known)} steps came later than predicted, {counts['earlier'] or 'none'} earlier"
-    by_size = []
-    for size, late in sent[came.str.contains("later")].groupby("size", sort=False):
-        late_ms = late["total_ms"] - late["predicted_step_ms"]
-        ends = dict.fromkeys(f"{end:,.0f}" for end in (late_ms.min(), late_ms.max()))
-        by_size.append(f"in {size} by {' to '.join(ends)} ms ({late.loc[late_ms.idxmax(), 'way']} the most)")
-    lines += ": " * bool(by_size) + ", ".join(by_size)
-    lines += f". {counts['longer']} waited longer and {counts['shorter']} shorter."
+    count = {word: known.str.contains(word).sum() or "none" for word in ("later", "earlier", "longer", "shorter")}
+    lines = f"Of {len(known)} steps {count['later']} came later than predicted and {count['earlier']} earlier; "
+    lines += f"{count['longer']} waited longer and {count['shorter']} shorter."
     on_cpu = sent[sent["device"] == "cpu"]
     times = on_cpu["optimizer_ms"] / (on_cpu["world"] * on_cpu["one_optimizer_ms"])
     times = times.groupby(on_cpu["size"], sort=False).median()

@@ -44,9 +44,8 @@ def test_waits_are_all_messages_or_the_last_one_and_sharding_halves_the_optimize
 
 def test_printed_steps_are_those_of_as_many_tokens():
     told = gpus.tell(STEP, gpus.predict(STEP))
-    assert told.startswith("Nothing of this is measured on two GPUs.")
-    assert "steps of 531.7, 523.0, 509.3 ms" in told
-    assert "overlap gained 22.4 ms" in told
+    assert "should wait for messages 42 ms by naive (10% of the step), 26 ms by flat (6% of the step), at most" in told
+    assert "printed waits of 43 and 36 ms by naive and flat" in told
     other = STEP.assign(context_length=512)
     assert "printed" not in gpus.tell(other, gpus.predict(other))
     assert gpus.tell(STEP[:0], gpus.predict(STEP[:0])) == ""

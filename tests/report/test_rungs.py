@@ -146,7 +146,7 @@ def test_what_compiling_costs_and_saves_has_ends():
 
 def test_switches_have_words_also_one_that_is_gone():
     assert rungs.name_switches("fused") == "AdamW(fused=True)"
-    assert rungs.name_switches("fused+gone+bf16") == "AdamW(fused=True), gone, and bf16 autocast"
+    assert rungs.name_switches("fused+gone+bf16") == "AdamW(fused=True), gone and bf16 autocast"
 
 
 def test_the_plain_step_of_a_rung_is_its_baseline():

@@ -1,0 +1,48 @@
+"""Set attention in tiles beside plain attention, for the chapter `flash`."""
+
+import numpy as np
+import pandas as pd
+
+PROBLEM = ["batch_size", "num_heads", "d_head", "causal", "precision", "native", "cold", "seq_len"]
+OURS = ("tiled", "flash_compiled", "triton")
+TOTAL = ["total_ms", "total_ms_low", "total_ms_high"]
+SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
+IN_PAIRS = dict(zip(["baseline_ms", "baseline_ms_low", "baseline_ms_high"], TOTAL, strict=True))
+
+
+def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of attention's plain table of one machine, each beside *naive* on the same problem.
+
+    - `type`: the precision, and if inputs in fp32 are converted to it. `line`: triton in bf16. `heads`: 8 × 1 of 64.
+    - `naive_total_ms` with its ends, alone, or else of pairs. `naive_is_swapping`: half of it took new memory.
+    - `over_naive_speedup` with its ends: of pairs with *naive*, or else the quotient of both times, between the
+      quotients of their opposite ends. It is NaN for *naive* itself, and where it ran in one process of several.
+    - `over_naive`: faster, slower, same or unclear. Of a quotient it goes by those ends that are known."""
+    is_paired = (here["baseline"] == "naive") & (here["variant"] != "naive")
+    pairs = here[is_paired].drop(columns=TOTAL).rename(columns=IN_PAIRS)
+    naive = pd.concat([here.query("variant == 'naive' and total_ms > 0"), pairs]).drop_duplicates(PROBLEM)
+    naive = naive.assign(is_swapping=2 * naive["new_memory"] >= naive["rounds"])
+    naive = naive.set_index(PROBLEM)[[*TOTAL, "is_swapping"]].add_prefix("naive_")
+    rows = here.join(naive, PROBLEM)
+    naive_ms, naive_low, naive_high = rows[naive.columns[:3]].astype(float).T.to_numpy()
+    own_ms, own_low, own_high = rows[TOTAL].astype(float).T.to_numpy()
+    ratio = pd.DataFrame(
+        np.transpose([naive_ms / own_ms, naive_low / own_high, naive_high / own_low]), rows.index, SPEEDUP
+    )
+    # an end that is not known is the value itself
+    known = ratio.bfill(axis="columns").ffill(axis="columns")
+    verdicts = np.select([known["speedup_low"] > 1, known["speedup_high"] < 1], ["faster", "slower"], "unclear")
+    verdicts = rows["verdict"].where(is_paired, verdicts)
+    ratio = rows[SPEEDUP].where(is_paired, ratio).mask(rows["variant"] == "naive")
+    is_lone = is_paired & (rows["paired_rounds"] == 1) & (rows["rounds"] > 1)
+    ratio = ratio.mask(is_lone)
+    kinds = rows["precision"].mask(~rows["native"].astype(bool), rows["precision"] + ", converted")
+    batches = rows["batch_size"].astype(str) + " × " + rows["num_heads"].astype(str)
+    return rows.assign(
+        **ratio.add_prefix("over_naive_"),
+        over_naive=verdicts.where(ratio["speedup"].notna(), "").mask(is_lone, "pairs in one process"),
+        naive_is_swapping=rows["naive_is_swapping"].eq(True),
+        type=kinds.replace("fp32, converted", "fp32"),
+        line=rows["variant"] + " in " + rows["precision"],
+        heads=batches + " of " + rows["d_head"].astype(str),
+    )
