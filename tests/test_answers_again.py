@@ -70,7 +70,7 @@ ANSWERS = [
     ("parallel.flat", "parallel", {"world": 2, "bucket_mib": 0},
      rf"\| {SIZE} \| (?P<variant>\w+) \| {cell('total_ms')} {cell('backward_ms')} {cell('synchronization_ms')}"),
     ("parallel", "parallel", {},
-     rf"of {SIZE} at {BATCH} in {PRECISION} .* (?P<world>\d+) ranks .* that, {TOTAL} by (?P<variant>\w+)"),
+     rf"of {SIZE} at {BATCH} in {PRECISION} .* (?P<world>\d+) ranks by \w+ {TOTAL} by (?P<variant>\w+)"),
     ("peers", "peers", {"program": "transformers"},
      rf"of {SIZE} at {BATCH} .*? In {PRECISION} it is .*?{SPEEDUP}"),
     ("ceilings", "ceilings", {}, r"products (?P<products_tflops>[\d.,]+) TFLOP/s in (?P<precision>\w+)"),

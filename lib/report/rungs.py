@@ -230,5 +230,5 @@ def price(rung: tuple) -> str:
         prices.append("calls another fp32 library, results stay as accurate")
     if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_ms > 0:
         first, low, high = (f"{end / 1000:.2g}" for end in (rung.first_ms, rung.first_ms_low, rung.first_ms_high))
-        prices.append(f"first step {first}{f' ({low} to {high})' * (low != high)} s")
+        prices.append(f"a first step that compiles {first}{f' ({low} to {high})' * (low != high)} s")
     return ", ".join(prices)

@@ -13,7 +13,8 @@ IN_PAIRS = dict(zip(["baseline_ms", "baseline_ms_low", "baseline_ms_high"], TOTA
 def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of attention's plain table of one machine, each beside *naive* on the same problem.
 
-    - `type`: the precision, and if inputs in fp32 are converted to it. `line`: triton in bf16. `heads`: 8 × 1 of 64.
+    - `type`: the precision, and if inputs in fp32 are converted to it. `line`: triton in bf16.
+    - `heads`: 8 × 1 heads of 64.
     - `naive_total_ms` with its ends, alone, or else of pairs. `naive_is_swapping`: half of it took new memory.
     - `over_naive_speedup` with its ends: of pairs with *naive*, or else the quotient of both times, between the
       quotients of their opposite ends. It is NaN for *naive* itself, and where it ran in one process of several.
@@ -44,5 +45,5 @@ def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
         naive_is_swapping=rows["naive_is_swapping"].eq(True),
         type=kinds.replace("fp32, converted", "fp32"),
         line=rows["variant"] + " in " + rows["precision"],
-        heads=batches + " of " + rows["d_head"].astype(str),
+        heads=batches + " heads of " + rows["d_head"].astype(str),
     )

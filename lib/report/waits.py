@@ -27,7 +27,7 @@ def fit_lines(timed: pd.DataFrame) -> pd.DataFrame:
 
     - `latency_ms`, `mb_ms` and `fit_gbs` of the line, and `fit_ms`, what it gives for the message.
     - `predicted_ms`: what a line through the other sizes gives. The smallest and the largest are not between others.
-    - `error_percent` of that, and `largest_error_percent` of the kind."""
+    - `error_percent` of that, of the smallest and the largest of `fit_ms`; `largest_error_percent` of the kind."""
     timed = timed.sort_values([*KIND, "message_bytes"], ignore_index=True)
     lines = {}
     predicted = {}
@@ -42,7 +42,7 @@ def fit_lines(timed: pd.DataFrame) -> pd.DataFrame:
     # a megabyte a millisecond is a gigabyte a second
     fitted["fit_gbs"] = 1 / fitted["mb_ms"]
     fitted["fit_ms"] = fitted["latency_ms"] + fitted["message_bytes"] / 1e6 * fitted["mb_ms"]
-    fitted["error_percent"] = 100 * (fitted["predicted_ms"] / fitted["total_ms"] - 1)
+    fitted["error_percent"] = 100 * (fitted["predicted_ms"].fillna(fitted["fit_ms"]) / fitted["total_ms"] - 1)
     errors = fitted["error_percent"].abs().groupby([fitted[name] for name in KIND])
     return fitted.assign(largest_error_percent=errors.transform("max"))
 
@@ -160,7 +160,7 @@ def find_twins(sent: pd.DataFrame) -> str:
         twins.append(f"{100 * np.expm1(those.max()):.0f}% in {size}")
     if not twins:
         return ""
-    return f"Ways that send identical messages differ by {' and '.join(twins)}: ignore smaller differences."
+    return f"Ways that send identical messages differ by {' and '.join(twins)}: so small a difference means nothing."
 
 
 def tell_gathers(steps: pd.DataFrame, gathers: pd.DataFrame) -> str:
