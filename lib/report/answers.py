@@ -42,14 +42,18 @@ def show_svg(svg: str, key: str = "") -> None:
 
 
 def quote(keys: Iterable[str], source: Mapping[str, str], mark: str = "") -> tuple[str, list[str]]:
-    """Return the first two sentences under keys, the very first between marks, and then all the rest."""
+    """Return what stands under keys up to the second sentence, and then all the rest, in which tables may remain.
+
+    The first sentence is put between marks. Without any sentence all is rest."""
     told = [source[key] for key in keys if key in source]
-    sentences = [text for text in told if "\n" not in text]
-    rest = [text for text in told if text not in sentences[:2]]
-    sentences[:1] = [f"{mark}{text}{mark}" for text in sentences[:1]]
-    # a long one is a paragraph of its own
-    between = "\n\n" if max(map(len, sentences[:2]), default=0) > LONG else " "
-    return between.join(sentences[:2]), rest
+    sentences = [place for place, text in enumerate(told) if "\n" not in text][:2]
+    end = sentences[-1] + 1 if sentences else 0
+    shown, rest = told[:end], told[end:]
+    for place in sentences[:1]:
+        shown[place] = f"{mark}{shown[place]}{mark}"
+    # a table or a long sentence is a paragraph of its own
+    between = "\n\n" if len(shown) > len(sentences) or max(map(len, shown), default=0) > LONG else " "
+    return between.join(shown), rest
 
 
 def collect(notebook: NotebookNode) -> dict[str, str]:

@@ -10,14 +10,14 @@ from lib.report.table import load
 SMALL_BUCKETS, WHOLE = "bucketed, 1 MiB", "flat"
 ALIKE = 1.1  # forward passes send nothing: where they differ by more, so did the hours in which they were timed
 STATES = (
-    "in {size} by {way} {initial_mib:,.0f} / {before_step_mib:,.0f} / {after_all_mib:,.0f} (weights "
-    "{after_parameters_mib:,.0f}, gradients {after_gradients_mib:,.0f}, moments {after_states_mib:,.0f})"
+    "in {size} by {way} {initial_mib:,.0f} / {before_step_mib:,.0f} / {after_all_mib:,.0f}, peak {peak_mib:,.0f} "
+    "(weights {after_parameters_mib:,.0f}, gradients {after_gradients_mib:,.0f}, moments {after_states_mib:,.0f})"
 )
 
 
 def tell(machine: str) -> dict[str, str]:
     """Return sentences by their names in `questions.yaml`; those without records are left out."""
-    lists = {**tell_ranks(machine), **tell_deviations(machine), **tell_formula()}
+    lists = {**tell_ranks(machine), **tell_deviations(machine), **tell_attention(machine), **tell_formula()}
     return {name: f"{lead}{'; '.join(texts)}." for name, (lead, texts) in lists.items() if texts}
 
 
@@ -62,8 +62,21 @@ def tell_deviations(machine: str) -> dict[str, tuple[str, list[str]]]:
     runs = list_deviations(records.load_any("step", machine))
     runs = runs[(runs["batch × tokens"] == "4 × 128") & (runs["precision"] == "fp32")]
     texts = runs["size"].astype(str) + " " + runs["forward"] + ", " + runs["backward"] + ", " + runs["optimizer"]
+    texts += runs["samples"].map(" ({} steps)".format)
+    ratios = runs["size"].astype(str) + runs["backward over forward"].map(" {:.1f}".format)
     lead = "Mean ± deviation of forward, backward, optimizer at 4 × 128 tokens in fp32, in ms: "
-    return {"deviations": (lead, list(texts))}
+    backward = "The backward pass takes so many times as long as the forward pass, where FLOPs predict 2: "
+    return {"deviations": (lead, list(texts)), "backward": (backward, list(ratios))}
+
+
+def tell_attention(machine: str) -> dict[str, tuple[str, list[str]]]:
+    """Say where plain attention of 8 sequences in fp32 runs out of memory."""
+    naive = load("attention", machine).query("variant == 'naive' and precision == 'fp32' and causal")
+    naive = naive.query("batch_size == 8 and num_heads == 1")
+    texts = []
+    for length, heads in naive[naive["status"] == "out of memory"].groupby("seq_len")["d_head"]:
+        texts.append(f"at {length:,} tokens with heads of {', '.join(map(str, sorted(heads)))}")
+    return {"attention": ("Plain attention of 8 sequences in fp32 runs out of memory ", texts)}
 
 
 def tell_formula() -> dict[str, tuple[str, list[str]]]:

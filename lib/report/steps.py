@@ -90,22 +90,6 @@ def tell_library(step: pd.DataFrame) -> str:
     return f" By the best rates {lost_ms:,.0f} ms of what products lose are the default library's: {line}."
 
 
-def grow(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return by precision how steps grow from the smallest size to the largest.
-
-    `steps` are rows of `describe` in the order of their size, one a size and precision.
-
-    - `smallest`, `largest`: names of sizes. A precision of one size is left out.
-    - `flops`, `layers`, `total_ms`, `over_bound`: factors, the last one of the time over its bound.
-    - `rounds`: those of the largest size."""
-    layers = steps["size"].map({size: config.num_layers for size, config in SIZES.items()})
-    of_passes = steps["forward_flops"] + steps["backward_flops"]
-    curves = steps.assign(flops=of_passes, layers=layers).groupby("precision")
-    first, last = curves.first(), curves.last()
-    factors = last[["flops", "layers", "total_ms", "over_bound"]] / first[["flops", "layers", "total_ms", "over_bound"]]
-    return factors.assign(smallest=first["size"], largest=last["size"], rounds=last["rounds"]).query("flops > 1")
-
-
 def list_sizes(table: pd.DataFrame) -> pd.DataFrame:
     """Return the shape of each size of model in a table, with its `parameters`."""
     shapes = pd.DataFrame(list(SIZES.values())).assign(size=list(SIZES))
@@ -118,7 +102,8 @@ def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
     """Return mean and standard deviation of the times of each plain step's parts, in one process.
 
     Cells read 11.4 ± 0.7. Of several processes it is the one whose forward pass is nearest to the median of all, and
-    then the one of most `samples`. Records of other machines than that of the first are left out."""
+    then the one of most `samples`. The last column is the quotient of two means. Records of other machines than that of
+    the first are left out."""
     parts = [f"{part}_ms" for part in MODES["train_step"]]
     plain = {field: value for field, value in PLAIN.items() if field != "precision"}
     is_plain = (records[list(plain)] == pd.Series(plain)).all(axis="columns")
@@ -134,4 +119,6 @@ def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
         spread = runs[part].map(np.mean).map("{:,.1f} ± ".format) + deviations.map("{:,g}".format)
         runs[part.removesuffix("_ms")] = spread.where(runs["samples"] > 1, "")
     runs["batch × tokens"] = runs["batch_size"].astype(str) + " × " + runs["context_length"].astype(str)
-    return runs[["size", "batch × tokens", "precision", "samples", *MODES["train_step"]]]
+    both_ms = [runs[name].map(np.mean).astype(float) for name in ("backward_ms", "forward_ms")]
+    runs["backward over forward"] = both_ms[0] / both_ms[1]
+    return runs[["size", "batch × tokens", "precision", "samples", *MODES["train_step"], "backward over forward"]]

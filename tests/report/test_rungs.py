@@ -84,9 +84,9 @@ def test_without_rungs_there_is_nothing_to_compare():
         ("fused", 0.00729, ""),
         ("bf16", 0.00729, "logits off by 0.73%"),
         ("bf16_products", 4e-7, "calls another fp32 library, results stay as accurate"),
-        ("compiled", 0.00729, "first step 9.5 (7 to 9.5) s"),
-        ("fused+bf16+compiled", 0.00729, "logits off by 0.73%, first step 9.5 (7 to 9.5) s"),
-        ("fused+bf16+compiled", math.nan, "first step 9.5 (7 to 9.5) s"),
+        ("compiled", 0.00729, "a first step that compiles 9.5 (7 to 9.5) s"),
+        ("fused+bf16+compiled", 0.00729, "logits off by 0.73%, a first step that compiles 9.5 (7 to 9.5) s"),
+        ("fused+bf16+compiled", math.nan, "a first step that compiles 9.5 (7 to 9.5) s"),
     ],
 )
 def test_a_price_is_in_digits_or_in_seconds(switch, error, expected):
@@ -121,7 +121,10 @@ def test_a_gain_is_told_over_the_rung_before_and_a_wide_interval_decides_nothing
     assert gains.loc["fused+bf16", "switch"] == "bf16 autocast instead"
     assert gains.loc["fused+bf16", "over"] == gains.loc["fused+bf16", "baseline"] == "fused + bf16_products"
     assert gains.loc["fused+bf16", ["speedup", "seen"]].to_list() == [pytest.approx(1.25), "proven"]
-    assert gains.loc["fused+bf16+compiled", ["seen", "price"]].to_list() == ["probable", "first step 2 s"]
+    assert gains.loc["fused+bf16+compiled", ["seen", "price"]].to_list() == [
+        "probable",
+        "a first step that compiles 2 s",
+    ]
     ends = {"switch_speedup": 1.0, "switch_speedup_low": [0.95, 0.85, 0.8], "switch_speedup_high": [1.05, 1.1, 0.9]}
     other = table[:3].assign(switch_advice="none", switch_verdict=["unclear", "unclear", "slower"], **ends)
     assert list(rungs.describe(other)["seen"]) == ["no gain seen", "undecided", "slower"]
