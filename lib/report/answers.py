@@ -41,19 +41,20 @@ def show_svg(svg: str, key: str = "") -> None:
     display({"text/html": shown, "text/plain": alt}, raw=True, metadata={"alt": alt, "figure": key})
 
 
-def quote(keys: Iterable[str], source: Mapping[str, str], mark: str = "") -> tuple[str, list[str]]:
-    """Return what stands under keys up to the second sentence, and then all the rest, in which tables may remain.
-
-    The first sentence is put between marks. Without any sentence all is rest."""
+def quote(keys: Iterable[str], source: Mapping[str, str], mark: str = "") -> tuple[str, list[str], list[str]]:
+    """Return the first two sentences under keys, the very first between marks, all tables, and the other sentences."""
     told = [source[key] for key in keys if key in source]
-    sentences = [place for place, text in enumerate(told) if "\n" not in text][:2]
-    end = sentences[-1] + 1 if sentences else 0
-    shown, rest = told[:end], told[end:]
-    for place in sentences[:1]:
-        shown[place] = f"{mark}{shown[place]}{mark}"
-    # a table or a long sentence is a paragraph of its own
-    between = "\n\n" if len(shown) > len(sentences) or max(map(len, shown), default=0) > LONG else " "
-    return between.join(shown), rest
+    tables = [text for text in told if "\n" in text]
+    sentences = [text for text in told if text not in tables]
+    first = [f"{mark}{text}{mark}" for text in sentences[:1]] + sentences[1:2]
+    # a long one is a paragraph of its own
+    between = "\n\n" if max(map(len, first), default=0) > LONG else " "
+    return between.join(first), tables, sentences[2:]
+
+
+def fold(caption: str, text: str) -> str:
+    """Return Markdown that is folded beneath its caption."""
+    return f"<details><summary>{caption}</summary>\n\n{text}\n\n</details>"
 
 
 def collect(notebook: NotebookNode) -> dict[str, str]:

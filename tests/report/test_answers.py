@@ -15,14 +15,14 @@ def test_an_answer_is_shown_in_bold_unless_it_has_bold_words_of_its_own_or_is_no
     assert shown == ["**Fused is fastest.**", "It has **bold** words of its own.", None]
 
 
-def test_all_up_to_the_second_sentence_is_quoted_the_first_one_marked_and_all_else_is_apart():
+def test_two_sentences_are_quoted_the_first_one_marked_and_tables_and_the_rest_are_apart():
     told = {"step": "It takes 1 ms.", "step.parts": "**Parts**\n\n| part |", "step.bound": "Half is its bound."}
     told["step.more"] = "More."
     assert answers.quote(["gone", *told], told, "**") == (
-        "**It takes 1 ms.**\n\n**Parts**\n\n| part |\n\nHalf is its bound.",
+        "**It takes 1 ms.** Half is its bound.",
+        [told["step.parts"]],
         ["More."],
     )
-    assert answers.quote(["step", "step.bound", "step.more"], told) == ("It takes 1 ms. Half is its bound.", ["More."])
-    assert answers.quote(["step.parts"], told) == ("", ["**Parts**\n\n| part |"])
     assert answers.quote(["step", "step.more"], told | {"step": "a" * 500})[0] == "a" * 500 + "\n\nMore."
-    assert answers.quote([], told, "**") == ("", [])
+    assert answers.quote([], told, "**") == ("", [], [])
+    assert answers.fold("Parts", "| part |") == "<details><summary>Parts</summary>\n\n| part |\n\n</details>"
