@@ -24,6 +24,11 @@ def tell(machine: str) -> dict[str, str]:
 def tell_ranks(machine: str) -> dict[str, tuple[str, list[str]]]:
     """Compare the ways of two ranks in fp32; return how each sentence begins, and its parts by size."""
     ranks = load("parallel", machine).query("world == 2 and precision == 'fp32'").dropna(subset="total_ms")
+    buckets = []
+    bucketed = ranks[ranks["bucket_mib"] > 0].sort_values(["parameters", "bucket_mib"])
+    for size, rows in bucketed.groupby("size", sort=False):
+        steps = [f"{sentences.ms(row, 'total')} at {row.bucket_mib}" for row in rows.itertuples()]
+        buckets.append(f"in {size} {', '.join(steps)}")
     ranks = ranks.assign(way=ranks["variant"] + ranks["bucket_mib"].map({0: "", 1: ", 1 MiB"}))
     ranks = ranks.sort_values("parameters", kind="stable").drop_duplicates(["size", "way"])
     shares = []
@@ -35,6 +40,7 @@ def tell_ranks(machine: str) -> dict[str, tuple[str, list[str]]]:
     return {
         "naive": ("Of the naive step communication takes ", shares),
         "flat": ("The step by flat against naive: ", [flat] if flat else []),
+        "steps": ("Steps by the MiB of a bucket: ", buckets),
         "buckets": ("Buckets of 1 MiB beside one message: ", compare_buckets(ranks)),
         "states": (
             "MiB of a rank built / before / after the update, whole by bucketed: ",

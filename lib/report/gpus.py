@@ -98,7 +98,7 @@ def tell(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
         printed_ms = ways.loc[["naive", "flat"], "printed_wait_ms"]
         if printed_ms.notna().all():
             text += f" {SOURCE} printed waits of {' and '.join(printed_ms.map('{:.0f}'.format))} ms by naive and flat: "
-            text += "the model leaves out the copy into one message."
+            text += "the model leaves out the copy into one message. Its steps are those of another program."
     return text
 
 

@@ -176,7 +176,11 @@ def tell_gathers(steps: pd.DataFrame, gathers: pd.DataFrame) -> str:
         calls = 7 * SIZES[row.size].num_layers + 2
         gathered_ms = calls * row.latency_ms + 4e-6 * row.parameters * row.mb_ms
         hides = "too long" if gathered_ms > row.whole_forward_ms else "short enough"
-        came = "weights come late" if row.forward_ms_low > row.whole_forward_ms_high else "no delay is proven"
+        came = (
+            "weights come late or messages take its cores"
+            if row.forward_ms_low > row.whole_forward_ms_high
+            else "no delay is proven"
+        )
         text = f"in {row.size} {calls} gathers should take {gathered_ms:,.0f} ms by the line of all-gathers, {hides} "
         text += f"to hide behind a forward pass of {sentences.ms(row, 'whole_forward')}; by fsdp it takes "
         texts.append(f"{text}{sentences.ms(row, 'forward')}, so {came}")
