@@ -21,6 +21,8 @@ PARAMETERS = {
         {"operation": ["projection", "add"], "rows": 64, "columns": 1280},
         # products alone: memory has no roof
         {"operation": "matmul", "rows": 32, "columns": 48, "precision": "fp32"},
+        # memory alone, without what its rates are compared with
+        {"operation": "copy", "rows": 96, "columns": 130, "precision": "fp32"},
     ],
     "collectives": [{}],
     "kernels": [{"size": "tiny", "context_length": 16, "precision": "bf16", "compiled": False}],
