@@ -1,4 +1,6 @@
-"""Train a model on the bytes of a text with the ladder's switches: `python -m examples.train --model encoder`."""
+"""Train a model on the bytes of a text with the ladder's switches.
+
+An example is `python -m examples.train --model encoder`."""
 
 import argparse
 import time

@@ -119,7 +119,7 @@ def triton(q_XTD: Tensor, k_XSD: Tensor, v_XSD: Tensor, causal: bool = True) -> 
 
 
 def _without_autocast(function: type[torch.autograd.Function], q_XTD, k_XSD, v_XSD, *settings) -> Tensor:
-    """Run a custom function on inputs that are cast under autocast: autocast does not reach its backward."""
+    """Run a custom function on inputs that are cast: autocast does not reach its backward pass."""
     device = q_XTD.device.type
     inputs = [q_XTD, k_XSD, v_XSD]
     if not torch.is_autocast_enabled(device):

@@ -46,7 +46,7 @@ class Peers(Case):
 
     @property
     def ladder(self) -> Ladder:
-        """Return our training step with the switches that gain on such a device, as the ladder finds them."""
+        """Return our training step with the switches that the ladder finds to gain on such a device."""
         switches = ["fused", "sdpa", "bf16_products", "bf16", "compiled", "whole"]
         left_out = {*PRECISIONS} - {self.precision}
         if self.device == "cpu":

@@ -42,7 +42,9 @@ def show_svg(svg: str, key: str = "") -> None:
 
 
 def quote(keys: Iterable[str], source: Mapping[str, str], mark: str = "") -> tuple[str, list[str], list[str]]:
-    """Return the first two sentences under keys, the very first between marks, all tables, and the other sentences."""
+    """Return the first two sentences under keys, all tables, and the other sentences.
+
+    The very first sentence is put between marks."""
     told = [source[key] for key in keys if key in source]
     tables = [text for text in told if "\n" in text]
     sentences = [text for text in told if text not in tables]

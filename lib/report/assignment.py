@@ -1,4 +1,7 @@
-"""Say what the assignment asks for and no chapter tells: its own sizes, and ways of ranks side by side."""
+"""Say what the assignment asks for and no chapter tells.
+
+That is its own sizes, and ways of ranks side by side.
+"""
 
 import pandas as pd
 
@@ -24,11 +27,7 @@ def tell(machine: str) -> dict[str, str]:
 def tell_ranks(machine: str) -> dict[str, tuple[str, list[str]]]:
     """Compare the ways of two ranks in fp32; return how each sentence begins, and its parts by size."""
     ranks = load("parallel", machine).query("world == 2 and precision == 'fp32'").dropna(subset="total_ms")
-    buckets = []
-    bucketed = ranks[ranks["bucket_mib"] > 0].sort_values(["parameters", "bucket_mib"])
-    for size, rows in bucketed.groupby("size", sort=False):
-        steps = [f"{sentences.ms(row, 'total')} at {row.bucket_mib}" for row in rows.itertuples()]
-        buckets.append(f"in {size} {', '.join(steps)}")
+    buckets = list_buckets(ranks)
     ranks = ranks.assign(way=ranks["variant"] + ranks["bucket_mib"].map({0: "", 1: ", 1 MiB"}))
     ranks = ranks.sort_values("parameters", kind="stable").drop_duplicates(["size", "way"])
     shares = []
@@ -49,8 +48,20 @@ def tell_ranks(machine: str) -> dict[str, tuple[str, list[str]]]:
     }
 
 
+def list_buckets(ranks: pd.DataFrame) -> list[str]:
+    """List the steps of each model by the MiB of its buckets."""
+    bucketed = ranks[ranks["bucket_mib"] > 0].sort_values(["parameters", "bucket_mib"])
+    texts = []
+    for size, rows in bucketed.groupby("size", sort=False):
+        steps = [f"{sentences.ms(row, 'total')} at {row.bucket_mib}" for row in rows.itertuples()]
+        texts.append(f"in {size} {', '.join(steps)}")
+    return texts
+
+
 def compare_buckets(ranks: pd.DataFrame) -> list[str]:
-    """Compare backward pass and wait of small buckets with those of one message, where forward passes are alike."""
+    """Compare backward pass and wait of small buckets with those of one message.
+
+    They are compared where forward passes are alike."""
     both = ranks[ranks["way"].isin([SMALL_BUCKETS, WHOLE])]
     apart = both.groupby("size")["forward_ms"].agg(lambda ms: ms.max() / ms.min())
     alike = both[both["size"].map(apart).astype(float) < ALIKE]

@@ -79,22 +79,25 @@ def fill_buckets(tensors_mb: Sequence[float], most_mb: float) -> list[float]:
 
 
 def tell(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
-    """Say what `predict` gives for two H100, and which waits the write-up printed; an empty text without a step."""
+    """Say what `predict` gives for two H100, and which waits the write-up printed.
+
+    The text is empty without a step."""
     ways = predicted.set_index("way")
     hidden = ways[ways.index.str.contains("overlap|bucketed")].max()
+    waiting = []
+    for way in ("naive", "flat"):
+        wait_ms, share_percent = ways.loc[way, ["wait_ms", "communication_percent"]]
+        waiting.append(f"{wait_ms:.0f} ms by {way} ({share_percent:.0f}% of the step)")
     text = ""
     for row in step.itertuples():
-        waiting = [f"at most {hidden.wait_ms:.1f} ms by overlap and all buckets"]
-        for way in ("flat", "naive"):
-            share = f"{ways.loc[way, 'communication_percent']:.0f}% of the step"
-            waiting.insert(0, f"{ways.loc[way, 'wait_ms']:.0f} ms by {way} ({share})")
+        saved_ms = f"{row.optimizer_ms / 2:.0f} of {row.optimizer_ms:.0f} ms"
         text = f"One {row.hardware} takes {sentences.ms(row, 'total')} for a step of {row.size} at {row.batch_size} × "
         text += f"{row.context_length} tokens in {row.precision}. Two, each with as many tokens, should wait for "
-        text += f"messages {', '.join(waiting)} (predicted, not measured). A sharded optimizer should save "
         text += (
-            f"{row.optimizer_ms / 2:.0f} of {row.optimizer_ms:.0f} ms and wait {ways.loc['sharded', 'wait_ms']:.0f} "
+            f"messages {', '.join(waiting)}, at most {hidden.wait_ms:.1f} ms by overlap and all buckets (predicted, "
         )
-        text += "ms for weights."
+        text += f"not measured). A sharded optimizer should save {saved_ms} and wait "
+        text += f"{ways.loc['sharded', 'wait_ms']:.0f} ms for weights."
         printed_ms = ways.loc[["naive", "flat"], "printed_wait_ms"]
         if printed_ms.notna().all():
             text += f" {SOURCE} printed waits of {' and '.join(printed_ms.map('{:.0f}'.format))} ms by naive and flat: "

@@ -3,10 +3,11 @@
 import numpy as np
 import pandas as pd
 
+from lib.report.rungs import ENDS
+
 PROBLEM = ["batch_size", "num_heads", "d_head", "causal", "precision", "native", "cold", "seq_len"]
 OURS = ("tiled", "flash_compiled", "triton")
 TOTAL = ["total_ms", "total_ms_low", "total_ms_high"]
-SPEEDUP = ["speedup", "speedup_low", "speedup_high"]
 IN_PAIRS = dict(zip(["baseline_ms", "baseline_ms_low", "baseline_ms_high"], TOTAL, strict=True))
 
 
@@ -28,13 +29,13 @@ def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
     naive_ms, naive_low, naive_high = rows[naive.columns[:3]].astype(float).T.to_numpy()
     own_ms, own_low, own_high = rows[TOTAL].astype(float).T.to_numpy()
     ratio = pd.DataFrame(
-        np.transpose([naive_ms / own_ms, naive_low / own_high, naive_high / own_low]), rows.index, SPEEDUP
+        np.transpose([naive_ms / own_ms, naive_low / own_high, naive_high / own_low]), rows.index, ENDS
     )
     # an end that is not known is the value itself
     known = ratio.bfill(axis="columns").ffill(axis="columns")
     verdicts = np.select([known["speedup_low"] > 1, known["speedup_high"] < 1], ["faster", "slower"], "unclear")
     verdicts = rows["verdict"].where(is_paired, verdicts)
-    ratio = rows[SPEEDUP].where(is_paired, ratio).mask(rows["variant"] == "naive")
+    ratio = rows[ENDS].where(is_paired, ratio).mask(rows["variant"] == "naive")
     is_lone = is_paired & (rows["paired_rounds"] == 1) & (rows["rounds"] > 1)
     ratio = ratio.mask(is_lone)
     kinds = rows["precision"].mask(~rows["native"].astype(bool), rows["precision"] + ", converted")
