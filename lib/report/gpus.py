@@ -85,10 +85,10 @@ def tell(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
     ways = predicted.set_index("way")
     hidden = ways[ways.index.str.contains("overlap|bucketed")].max()
     waiting = []
-    for way in ("naive", "flat"):
+    text = ""
+    for way in ways.index.intersection(["naive", "flat"], sort=False):
         wait_ms, share_percent = ways.loc[way, ["wait_ms", "communication_percent"]]
         waiting.append(f"{wait_ms:.0f} ms by {way} ({share_percent:.0f}% of the step)")
-    text = ""
     for row in step.itertuples():
         saved_ms = f"{row.optimizer_ms / 2:.0f} of {row.optimizer_ms:.0f} ms"
         text = f"One {row.hardware} takes {sentences.ms(row, 'total')} for a step of {row.size} at {row.batch_size} × "
