@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lib.catalog import CATALOG
-from lib.config import MODES
+from lib.config import MODES, SIZES
 from lib.instruments import kernel_classes
 from lib.report import bounds
 from lib.report.sentences import number
@@ -15,6 +15,11 @@ PRODUCTS, OTHERS, OPTIMIZER, OVERHEAD = "matrix products", "other kernels", "opt
 WAITS = "overhead and gaps"  # no kernel computes
 # of the classes of `lib.instruments.kernel_classes`; a fused kernel of attention counts as a product
 KINDS = {"matrix product": PRODUCTS, "attention": PRODUCTS, "optimizer": OPTIMIZER, "overhead": OVERHEAD}
+# the rows from the bound to the step
+BOUND, LIBRARY = "bound, by the best rates", "products: the library called is slower at best"
+SHAPES, IN_STEP = "products: alone, in these shapes, on average", "products: within the step, beyond that"
+TOTAL = "the step under the profiler"
+CASCADE = pd.Index([BOUND, LIBRARY, SHAPES, IN_STEP, OTHERS, OPTIMIZER, WAITS, TOTAL], name="part")
 CURES = {
     PRODUCTS: "take a faster arithmetic, such as bf16",
     OTHERS: "fuse more of what moves data",
@@ -142,6 +147,35 @@ def _sum_kinds(parts: pd.DataFrame, name: str, gaps: float) -> pd.Series:
         # times of older profiles may add up to more than the step
         sums[WAITS] = sums.get(WAITS, 0.0) + max(gaps, 0.0)
     return sums.sort_values(ascending=False)
+
+
+def cascade(parts: pd.DataFrame, step: pd.DataFrame) -> pd.DataFrame:
+    """Return what leads from the bound of one profiled step to its time, as `ms` and `percent` that add up to the last.
+
+    `parts` are its rows of `by_kind`, and `step` its row of `sum_up`. The rows are those of CASCADE, empty where there
+    is nothing. What products lose has three: by the library, whose best rate is below that of another one; by their
+    shapes, where the ceilings have the same products alone; and the rest. Without a bound all rows are empty."""
+    lost_ms = lose(parts)
+    if lost_ms.empty:
+        return pd.DataFrame(index=CASCADE, columns=["ms", "percent"], dtype=float)
+    (row,) = step.itertuples()
+    products, _ = bounds.list_rates(bounds.load_ceilings(row.machine).merge(step[["device"]]))
+    called = products[products["arithmetic"] == row.precision]
+    whole_step = ["products", row.batch_size * row.context_length, SIZES[row.size].d_model]
+    alone = called[(called[["operation", "rows", "columns"]] == whole_step).all(axis="columns")]
+    best = products.loc[products["precision"] == row.precision, "rate"].max()
+    bound_ms = parts.loc[parts["kind"] == PRODUCTS, "bound_ms"].sum()
+    library_ms = bound_ms * best / called["rate"].max()
+    alone_ms = library_ms  # what their shapes lose is in the rest then
+    if len(alone):
+        flops_ms = (alone["flops"] / alone["total_ms"].map(np.median)).astype(float)
+        alone_ms = bound_ms * best / 1e3 / np.exp(np.log(flops_ms).mean())
+    step_ms = max(row.profiled_total_ms, parts["kernels_ms"].sum())
+    by_part = {LIBRARY: library_ms - bound_ms, SHAPES: alone_ms - library_ms, **lost_ms}
+    by_part |= {IN_STEP: lost_ms[PRODUCTS] - (alone_ms - bound_ms), BOUND: step_ms - lost_ms.sum(), TOTAL: step_ms}
+    took_ms = pd.Series(by_part)
+    took_ms = took_ms[took_ms.abs() > 1e-6].reindex(CASCADE)
+    return pd.DataFrame({"ms": took_ms, "percent": 100 * took_ms / step_ms})
 
 
 def cure(kind: str, precision: str) -> str:

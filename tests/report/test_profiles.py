@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from lib.report import profiles, table
+from lib.report import bounds, profiles, table
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,31 @@ def test_losses_and_the_bound_add_up_to_the_step(parts, records):
     assert list(losses_ms) == sorted(losses_ms, reverse=True)
     assert profiles.shares(step).sum() == pytest.approx(100 * longer_ms / whole.profiled_total_ms)
     assert profiles.lose(step.assign(bound_ms=float("nan"))).empty
+
+
+def test_a_cascade_leads_from_the_bound_to_the_step(records, monkeypatch):
+    facts = {"device": "cpu", "status": "ok", "rows": 512, "columns": 768, "flops": 1e12, "output_error": [0.0]}
+    runs = [
+        # another library, which rounds nothing, does 1 TFLOP/s, the one that is called 200 GFLOP/s at best
+        {**facts, "operation": "matmul", "precision": "bf16_products", "total_ms": [1_000.0]},
+        {**facts, "operation": "matmul", "precision": "fp32", "total_ms": [5_000.0]},
+        # the products of the whole step: 50 GFLOP/s on average
+        {**facts, "operation": "products", "precision": "fp32", "total_ms": [10_000.0]},
+        {**facts, "operation": "products", "precision": "fp32", "total_ms": [40_000.0]},
+        {**facts, "operation": "copy", "precision": "fp32", "moved_bytes": 1e9, "total_ms": [100.0]},
+    ]
+    monkeypatch.setattr(bounds, "load_ceilings", lambda _: pd.DataFrame(runs))
+    parts = of_small(profiles.by_kind(records))
+    step = of_small(profiles.sum_up(parts))
+    spent_ms = profiles.cascade(parts, step)["ms"]
+    assert spent_ms[:-1].sum() == pytest.approx(spent_ms[profiles.TOTAL])
+    assert spent_ms[profiles.TOTAL] == pytest.approx(max(*step["profiled_total_ms"], parts["kernels_ms"].sum()))
+    gflops = (step["forward_flops"] + step["backward_flops"]).sum() / 1e9
+    assert spent_ms[profiles.LIBRARY] == pytest.approx(gflops * (1e3 / 200 - 1e3 / 1000))
+    assert spent_ms[profiles.SHAPES] == pytest.approx(gflops * (1e3 / 50 - 1e3 / 200))
+    in_products_ms = spent_ms[[profiles.LIBRARY, profiles.SHAPES, profiles.IN_STEP]].sum()
+    assert in_products_ms == pytest.approx(profiles.lose(parts)[profiles.PRODUCTS])
+    assert profiles.cascade(parts.assign(bound_ms=float("nan")), step).isna().all(axis=None)
 
 
 def test_a_profile_is_summed_up_and_said(parts):
