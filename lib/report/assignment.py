@@ -6,21 +6,21 @@ That is its own sizes, and ways of ranks side by side.
 import pandas as pd
 
 from lib import records
+from lib.config import SIZES
 from lib.report import fits, sentences
+from lib.report.first_steps import SAMPLES
 from lib.report.steps import list_deviations
 from lib.report.table import load
 
 SMALL_BUCKETS, WHOLE = "bucketed, 1 MiB", "flat"
 ALIKE = 1.1  # forward passes send nothing: where they differ by more, so did the hours in which they were timed
-STATES = (
-    "in {size} by {way} {initial_mib:,.0f} / {before_step_mib:,.0f} / {after_all_mib:,.0f}, peak {peak_mib:,.0f} "
-    "(weights {after_parameters_mib:,.0f}, gradients {after_gradients_mib:,.0f}, moments {after_states_mib:,.0f})"
-)
+STATES = "{size} by {way} {initial_mib:,.0f} / {before_step_mib:,.0f} / {after_all_mib:,.0f}, peak {peak_mib:,.0f}"
 
 
 def tell(machine: str) -> dict[str, str]:
     """Return sentences by their names in `questions.yaml`; those without records are left out."""
-    lists = {**tell_ranks(machine), **tell_deviations(machine), **tell_attention(machine), **tell_formula()}
+    lists = {**tell_ranks(machine), **tell_deviations(machine), **tell_attention(machine), **tell_peaks(machine)}
+    lists |= tell_formula()
     return {name: f"{lead}{'; '.join(texts)}." for name, (lead, texts) in lists.items() if texts}
 
 
@@ -42,7 +42,7 @@ def tell_ranks(machine: str) -> dict[str, tuple[str, list[str]]]:
         "steps": ("Steps by the MiB of a bucket: ", buckets),
         "buckets": ("Buckets of 1 MiB beside one message: ", compare_buckets(ranks)),
         "states": (
-            "MiB of a rank built / before / after the update, whole by bucketed: ",
+            "MiB of a rank when built / before / after the optimizer's first step, whole by bucketed: ",
             [STATES.format_map(row) for row in states.to_dict("records")],
         ),
     }
@@ -75,15 +75,33 @@ def compare_buckets(ranks: pd.DataFrame) -> list[str]:
 
 
 def tell_deviations(machine: str) -> dict[str, tuple[str, list[str]]]:
-    """List mean and deviation of each part of a step by size, at 4 x 128 tokens in fp32."""
-    runs = list_deviations(records.load_any("step", machine))
-    runs = runs[(runs["batch × tokens"] == "4 × 128") & (runs["precision"] == "fp32")]
+    """List mean and deviation of each part of a step by size, at 4 x 128 tokens in fp32.
+
+    They are of ten steps after five warm-ups where these were timed, else of the samples of a step."""
+    tens = records.load_any("warmup", machine)
+    first_steps = tens.filter(regex="^first_.*_ms$").rename(columns=lambda name: name.removeprefix("first_"))
+    tens = tens.assign(**first_steps.map(lambda times: times[5 : 5 + SAMPLES], na_action="ignore"))
+    runs = pd.concat([list_deviations(frame) for frame in (tens, records.load_any("step", machine))])
+    runs = runs[(runs["batch × tokens"] == "4 × 128") & (runs["precision"] == "fp32")].drop_duplicates("size")
+    runs = runs.sort_values("size", key=lambda sizes: sizes.map(list(SIZES).index))
     texts = runs["size"].astype(str) + " " + runs["forward"] + ", " + runs["backward"] + ", " + runs["optimizer"]
-    texts += runs["samples"].map(" ({} steps)".format)
+    texts += runs["samples"].map(" ({} steps".format) + runs["largest_percent"].map(", up to {:.0f}%)".format)
     ratios = runs["size"].astype(str) + runs["backward over forward"].map(" {:.1f}".format)
     lead = "Mean ± deviation of forward, backward, optimizer at 4 × 128 tokens in fp32, in ms: "
     backward = "The backward pass takes so many times as long as the forward pass, where FLOPs predict 2: "
     return {"deviations": (lead, list(texts)), "backward": (backward, list(ratios))}
+
+
+def tell_peaks(machine: str) -> dict[str, tuple[str, list[str]]]:
+    """List the measured peaks of plain attention in fp32, of forward pass alone and step, where both are known."""
+    runs = load("memory", machine).query("precision == 'fp32' and checkpoint == 0 and attention == 'naive'")
+    shape = ["parameters", "context_length", "size", "batch_size"]
+    both = runs.pivot_table("peak_mib", shape, "mode").reindex(columns=["no_grad", "train_step"]).dropna()
+    texts = []
+    for row in both.reset_index().itertuples():
+        peaks = f"{row.no_grad:,.0f} and {row.train_step:,.0f}"
+        texts.append(f"{row.size} at {row.batch_size} × {row.context_length} tokens {peaks}")
+    return {"measured_peaks": ("Measured in MiB, forward alone and in a step: ", texts)}
 
 
 def tell_attention(machine: str) -> dict[str, tuple[str, list[str]]]:
@@ -102,11 +120,11 @@ def tell_formula() -> dict[str, tuple[str, list[str]]]:
     peaks = []
     for row in gib.loc["fp32"].itertuples():
         peaks.append(f"{row.forward_gib} and {row.step_gib} at {row.tokens:,} tokens")
-    shortest = gib.loc[gib["tokens"] == 128, "forward_gib"].astype(str)
+    shortest = gib[gib["tokens"] == 128].astype(str).agg(" to ".join)
     return {
         "peaks": ("By formula 4 sequences of 2.7B in fp32 take forward alone, and in a step, in GiB: ", peaks),
         "bf16": (
-            "By formula the forward pass alone of 2.7B at 4 × 128 tokens rises in bf16 from ",
-            [" to ".join(shortest) + " GiB"],
+            "By formula the peak of 2.7B at 4 × 128 tokens goes in bf16, in GiB, ",
+            [f"forward alone from {shortest['forward_gib']}", f"in a step from {shortest['step_gib']}"],
         ),
     }

@@ -1,7 +1,7 @@
 """Format the numbers of a table's row for sentences."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -15,10 +15,10 @@ SECOND_MS = 1000.0
 Row = tuple | pd.Series | Mapping
 
 
-def ms(row: Row, name: str) -> str:
+def ms(row: Row, name: str, finer: int = 0) -> str:
     """Return the time `<name>_ms` of a row with its unit: 69 (67 to 72) ms.
 
-    From 1,000 ms on it is in seconds. A time that is missing is a dash."""
+    From 1,000 ms on it is in seconds. A time that is missing is a dash. `finer` asks for more digits."""
     value, low, high = _triple(row, f"{name}_ms")
     unit = "ms"
     if value >= SECOND_MS:
@@ -26,7 +26,7 @@ def ms(row: Row, name: str) -> str:
         unit = "s"
     if math.isnan(value):
         return MISSING
-    return f"{_join(*spans.between(value, low, high))} {unit}"
+    return f"{_join(*spans.between(value, low, high, finer))} {unit}"
 
 
 def number(row: Row, name: str) -> str:
@@ -82,16 +82,21 @@ def times(row: Row, phase: str = "") -> str:
 def against(row: Row, rival: Row, name: str) -> str:
     """Say how the times `<name>_ms` of two rows stand that were no pairs, each by its own interval.
 
-    It reads 22 (19 to 25) ms against 5.1 (4.4 to 6.0) ms, intervals apart."""
-    _, low, high = _triple(row, f"{name}_ms")
-    _, rival_low, rival_high = _triple(rival, f"{name}_ms")
-    if math.isnan(low) or math.isnan(rival_low):
-        verdict = "no intervals"
-    elif low > rival_high or high < rival_low:
-        verdict = "intervals apart"
-    else:
-        verdict = "intervals overlap"
-    return f"{ms(row, name)} against {ms(rival, name)}, {verdict}"
+    It reads 22 (19 to 25) ms against 5.1 (4.4 to 6.0) ms, intervals apart. Where the ends would contradict that as they
+    are rounded, times have a digit more."""
+    both = [_triple(side, f"{name}_ms") for side in (row, rival)]
+    if np.isnan(both).any():
+        return f"{ms(row, name)} against {ms(rival, name)}, no intervals"
+    is_apart = _are_apart(*both)
+    shown = [[float(text.replace(",", "") or "nan") for text in spans.between(*triple)] for triple in both]
+    finer = int(_are_apart(*shown) != is_apart)
+    verdict = "intervals apart" if is_apart else "intervals overlap"
+    return f"{ms(row, name, finer)} against {ms(rival, name, finer)}, {verdict}"
+
+
+def _are_apart(triple: Sequence[float], rival: Sequence[float]) -> bool:
+    """Tell if the ends of two values, which follow the values, leave a gap."""
+    return triple[1] > rival[2] or triple[2] < rival[1]
 
 
 def sides(rows: pd.DataFrame, way: str, rival: str, name: str) -> str:

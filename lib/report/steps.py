@@ -86,8 +86,8 @@ def tell_library(step: pd.DataFrame) -> str:
     lost_ms = (parts["default_ms"] - parts[["products_ms", "memory_ms"]].max(axis="columns")).sum()
     if set(step["precision"]) != {"fp32"} or not lost_ms > 0.03 * parts["time_ms"].sum():
         return ""
-    line = '`torch.set_float32_matmul_precision("medium")` takes the other one'
-    return f" By the best rates {lost_ms:,.0f} ms of what products lose are the default library's: {line}."
+    line = '`torch.set_float32_matmul_precision("medium")` calls a library whose products are faster'
+    return f" In fp32 {line}, by the best rates {lost_ms:,.0f} ms; [What to switch on](#ladder) has the gain."
 
 
 def list_sizes(table: pd.DataFrame) -> pd.DataFrame:
@@ -102,8 +102,8 @@ def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
     """Return mean and standard deviation of the times of each plain step's parts, in one process.
 
     Cells read 11.4 ± 0.7. Of several processes it is the one whose forward pass is nearest to the median of all, and
-    then the one of most `samples`. The last column is the quotient of two means. Records of other machines than that of
-    the first are left out."""
+    then the one of most `samples`. `largest_percent` is the largest deviation of a part, and the last
+    column is the quotient of two means. Records of other machines than that of the first are left out."""
     parts = [f"{part}_ms" for part in MODES["train_step"]]
     plain = {field: value for field, value in PLAIN.items() if field != "precision"}
     is_plain = (records[list(plain)] == pd.Series(plain)).all(axis="columns")
@@ -119,6 +119,9 @@ def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
         spread = runs[part].map(np.mean).map("{:,.1f} ± ".format) + deviations.map("{:,g}".format)
         runs[part.removesuffix("_ms")] = spread.where(runs["samples"] > 1, "")
     runs["batch × tokens"] = runs["batch_size"].astype(str) + " × " + runs["context_length"].astype(str)
+    relative = runs[parts].map(lambda times: 100 * np.std(times, ddof=1) / np.mean(times))
+    runs["largest_percent"] = relative.astype(float).max(axis="columns")
     both_ms = [runs[name].map(np.mean).astype(float) for name in ("backward_ms", "forward_ms")]
     runs["backward over forward"] = both_ms[0] / both_ms[1]
-    return runs[["size", "batch × tokens", "precision", "samples", *MODES["train_step"], "backward over forward"]]
+    about = ["size", "batch × tokens", "precision", "samples", "largest_percent"]
+    return runs[[*about, *MODES["train_step"], "backward over forward"]]

@@ -13,8 +13,8 @@ LEAST_DIFFERENCE = 0.03  # a ratio that is farther from one must not read 1.0
 LAST_PLACE = -4  # the power of ten of the last digit that tells the end of a ratio from one
 
 
-def between(value: float, low: float, high: float) -> tuple[str, str, str]:
-    """Format a value and its ends to the first digit of half the interval's width.
+def between(value: float, low: float, high: float, finer: int = 0) -> tuple[str, str, str]:
+    """Format a value and its ends to the first digit of half the interval's width, or to `finer` digits more.
 
     The ends are empty texts where they are unknown or equal. A value whose ends are unknown gets the digits of one that
     is known to 2%."""
@@ -22,7 +22,7 @@ def between(value: float, low: float, high: float) -> tuple[str, str, str]:
         return digits.number(value, 0.0), "", ""
     if math.isnan(low):
         return digits.number(value, UNKNOWN * abs(value)), "", ""
-    return _with_ends(value, low, high, (high - low) / 2)
+    return _with_ends(value, low, high, (high - low) / 2 / 10**finer)
 
 
 def ratio_between(value: float, low: float, high: float) -> tuple[str, str, str]:
