@@ -57,7 +57,7 @@ ANSWERS = [
     ("compile.sizes", "step", STEP | {"compiled": True},
      rf"\| {SIZE} \| {LENGTH} \| {PRECISION} \| {cell('baseline_ms')} {cell('paired_ms')}"),
     ("adam", "adam", {}, rf"step(?P<amsgrad> with amsgrad)? on (?:[^()]*\((?:.*, )?)?(?P<elements>[\d,]+) elements\)?, "
-     rf"(?P<variant>\w+), takes {TOTAL}\. In pairs \w+ is {SPEEDUP}.*: {PAIRS}"),
+     rf"(?P<variant>\w+), takes {PAIRS}; it is {SPEEDUP}"),
     ("precision.step", "step", STEP, rf"In {PRECISION} a step at {BATCH} is {SPEEDUP}.*? fp32 for (?P<size>[\w.]*\w)"),
     ("precision.passes", "step", STEP | {"compiled": False},
      rf"\| {PRECISION} \| {SIZE} \| [^|]+\| {cell('forward_ms')} [^|]+\| {cell('backward_ms')}"),
@@ -70,9 +70,10 @@ ANSWERS = [
     ("parallel.flat", "parallel", {"world": 2, "bucket_mib": 0},
      rf"\| {SIZE} \| (?P<variant>\w+) \| {cell('total_ms')} {cell('backward_ms')} {cell('synchronization_ms')}"),
     ("parallel", "parallel", {},
-     rf"of {SIZE} at {BATCH} in {PRECISION} .* (?P<world>\d+) ranks by \w+ {TOTAL} by (?P<variant>\w+)"),
+     rf"at {BATCH} in {PRECISION} on (?P<world>\d+) ranks by \w+ takes, against one process: in {SIZE} {TOTAL} .*"
+     rf"Fastest: (?P<variant>\w+) in"),
     ("peers", "peers", {"program": "transformers"},
-     rf"of {SIZE} at {BATCH} .*? In {PRECISION} it is .*?{SPEEDUP}"),
+     rf"our step, {SIZE} at {BATCH}\. In {PRECISION} the Llama's step is .*?{SPEEDUP}"),
     ("ceilings", "ceilings", {}, r"products (?P<products_tflops>[\d.,]+) TFLOP/s in (?P<precision>\w+)"),
     ("ceilings", "ceilings adam ladder peers", {}, r"memory (?P<memory_gbs>[\d.,]+) GB/s"),
     ("calibration.timer", "calibration", {"check": "timer"},
