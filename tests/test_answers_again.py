@@ -44,7 +44,8 @@ ANSWERS = [
      rf"\((?P<num_heads>\d+) .*heads? of (?P<d_head>\d+), {PRECISION}\): {SPEEDUP}.*?, {PAIRS}"),
     ("flash", "attention", {"causal": True},
      rf"of (?P<batch_size>\d+) sequences? of (?P<seq_len>[\d,]+) tokens and (?P<num_heads>\d+) heads? "
-     rf"of (?P<d_head>\d+): in {PRECISION} (?P<variant>\w+) is {SPEEDUP}[^;]*?, {PAIRS}"),
+     rf"of (?P<d_head>\d+): in {PRECISION} (?P<variant>\w+) is "
+     rf"(?:[\d.,]+× as fast as naive \([\d.,]+ ms\) and )?{SPEEDUP}[^;]*?, {PAIRS}"),
     ("attention.naive", "attention", {"variant": "naive", "precision": "fp32"},
      rf"\| (?P<seq_len>[\d,]+) \| (?P<d_head>\d+) \| {PASSES}"),
     ("flash.lengths", "attention", {},
@@ -71,7 +72,7 @@ ANSWERS = [
      rf"\| {SIZE} \| (?P<variant>\w+) \| {cell('total_ms')} {cell('backward_ms')} {cell('synchronization_ms')}"),
     ("parallel", "parallel", {},
      rf"at {BATCH} in {PRECISION} on (?P<world>\d+) ranks by \w+ takes, against one process: in {SIZE} {TOTAL} .*"
-     rf"Fastest: (?P<variant>\w+) in"),
+     rf"Told is the shortest mean: (?P<variant>\w+) in"),
     ("peers", "peers", {"program": "transformers"},
      rf"our step, {SIZE} at {BATCH}\. In {PRECISION} the Llama's step is .*?{SPEEDUP}"),
     ("ceilings", "ceilings", {}, r"products (?P<products_tflops>[\d.,]+) TFLOP/s in (?P<precision>\w+)"),

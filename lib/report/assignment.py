@@ -13,6 +13,7 @@ from lib.report.steps import list_deviations
 from lib.report.table import load
 
 SMALL_BUCKETS, WHOLE = "bucketed, 1 MiB", "flat"
+ALIGNED = ("synchronization_ms", "total_ms")
 ALIKE = 1.1  # forward passes send nothing: where they differ by more, so did the hours in which they were timed
 STATES = "{size} by {way} {initial_mib:,.0f} / {before_step_mib:,.0f} / {after_all_mib:,.0f}, peak {peak_mib:,.0f}"
 
@@ -40,6 +41,7 @@ def tell_ranks(machine: str) -> dict[str, tuple[str, list[str]]]:
         "naive": ("Of the naive step communication takes ", shares),
         "flat": ("The step by flat against naive: ", [flat] if flat else []),
         "steps": ("Steps by the MiB of a bucket: ", buckets),
+        "aligned": ("Buckets of 1 MiB should wait less than one message, and step faster: ", align_buckets(ranks)),
         "buckets": ("Buckets of 1 MiB beside one message: ", compare_buckets(ranks)),
         "states": (
             "MiB of a rank when built / before / after the optimizer's first step, whole by bucketed: ",
@@ -55,6 +57,19 @@ def list_buckets(ranks: pd.DataFrame) -> list[str]:
     for size, rows in bucketed.groupby("size", sort=False):
         steps = [f"{sentences.ms(row, 'total')} at {row.bucket_mib}" for row in rows.itertuples()]
         texts.append(f"in {size} {', '.join(steps)}")
+    return texts
+
+
+def align_buckets(ranks: pd.DataFrame) -> list[str]:
+    """Say for each model if small buckets clearly wait less, and step faster, than one message."""
+    ends = ["synchronization_ms_low", "synchronization_ms_high", "total_ms_low", "total_ms_high"]
+    small, whole = (ranks[ranks["way"] == way].set_index("size")[ends] for way in (SMALL_BUCKETS, WHOLE))
+    texts = []
+    for size in small.index.intersection(whole.index, sort=False):
+        waits, steps = (small.loc[size, f"{name}_high"] < whole.loc[size, f"{name}_low"] for name in ALIGNED)
+        texts.append(
+            f"in {size} they {'' if waits else 'do not '}wait less and {'' if steps else 'do not '}step faster"
+        )
     return texts
 
 

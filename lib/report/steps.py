@@ -86,8 +86,8 @@ def tell_library(step: pd.DataFrame) -> str:
     lost_ms = (parts["default_ms"] - parts[["products_ms", "memory_ms"]].max(axis="columns")).sum()
     if set(step["precision"]) != {"fp32"} or not lost_ms > 0.03 * parts["time_ms"].sum():
         return ""
-    line = '`torch.set_float32_matmul_precision("medium")` calls a library whose products are faster'
-    return f" In fp32 {line}, by the best rates {lost_ms:,.0f} ms; [What to switch on](#ladder) has the gain."
+    line = '`torch.set_float32_matmul_precision("medium")` calls a faster library'
+    return f" In fp32 {line}: at the best rates it saves {lost_ms:,.0f} ms; [What to switch on](#ladder) has the gain."
 
 
 def list_sizes(table: pd.DataFrame) -> pd.DataFrame:
@@ -101,8 +101,8 @@ def list_sizes(table: pd.DataFrame) -> pd.DataFrame:
 def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
     """Return mean and standard deviation of the times of each plain step's parts, in one process.
 
-    Cells read 11.4 ± 0.7. Of several processes it is the one whose forward pass is nearest to the median of all, and
-    then the one of most `samples`. `largest_percent` is the largest deviation of a part, and the last
+    Cells read 11.4 ± 0.7. Of several processes it is the one whose forward pass is nearest to the median of all, then
+    the one of most `samples`, and then the fastest. `largest_percent` is the largest deviation of a part, and the last
     column is the quotient of two means. Records of other machines than that of the first are left out."""
     parts = [f"{part}_ms" for part in MODES["train_step"]]
     plain = {field: value for field, value in PLAIN.items() if field != "precision"}
@@ -111,8 +111,8 @@ def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
     runs = records[is_plain & is_here & (records["status"] == "ok")].reindex(columns=[*SHAPE, *parts]).dropna()
     medians = runs["forward_ms"].map(np.median).astype(float)
     off = (medians - medians.groupby([runs[name] for name in SHAPE]).transform("median")).abs()
-    runs = runs.assign(samples=runs["forward_ms"].map(len).astype(int), off=-off)
-    runs = runs.sort_values([*SHAPE, "off", "samples"]).drop_duplicates(SHAPE, keep="last")
+    runs = runs.assign(samples=runs["forward_ms"].map(len).astype(int), off=-off, early=-medians)
+    runs = runs.sort_values([*SHAPE, "off", "samples", "early"]).drop_duplicates(SHAPE, keep="last")
     for part in parts:
         # two digits, and none as an exponent
         deviations = runs[part].map(lambda times: float(f"{np.std(times, ddof=1):.2g}"))

@@ -27,6 +27,16 @@ def test_buckets_are_compared_only_where_forward_passes_took_as_long():
     assert assignment.compare_buckets(alike.head(0)) == []
 
 
+def test_small_buckets_are_said_to_gain_only_where_intervals_lie_apart():
+    whole = row("flat", 30.0, 50.0, 20.0) | {"total_ms_low": 90.0, "total_ms_high": 110.0}
+    small = row("bucketed, 1 MiB", 30.0, 60.0, 5.0) | {"total_ms_low": 85.0, "total_ms_high": 105.0}
+    waits_less = pd.DataFrame([whole, small])
+    assert assignment.align_buckets(waits_less) == ["in tiny they wait less and do not step faster"]
+    faster = pd.DataFrame([whole, small | {"total_ms_high": 89.0}])
+    assert assignment.align_buckets(faster) == ["in tiny they wait less and step faster"]
+    assert assignment.align_buckets(waits_less.head(1)) == []
+
+
 def test_the_share_of_communication_is_the_wait_of_naive_over_its_step(reference):
     steps = table(reference["parallel"]).query("variant == 'naive' and size == 'tiny' and total_ms > 0")
     share = 100 * steps["synchronization_ms"].item() / steps["total_ms"].item()
