@@ -108,7 +108,7 @@ def tell_deviations(machine: str) -> dict[str, tuple[str, list[str]]]:
 
 
 def tell_peaks(machine: str) -> dict[str, tuple[str, list[str]]]:
-    """List the measured peaks of plain attention in fp32, of forward pass alone and step, where both are known."""
+    """List the measured peaks in fp32, forward alone and in a step, where both are known."""
     runs = load("memory", machine).query("precision == 'fp32' and checkpoint == 0 and attention == 'naive'")
     shape = ["parameters", "context_length", "size", "batch_size"]
     both = runs.pivot_table("peak_mib", shape, "mode").reindex(columns=["no_grad", "train_step"]).dropna()

@@ -147,11 +147,12 @@ def _sum_kinds(parts: pd.DataFrame, name: str, gaps: float) -> pd.Series:
 
 
 def cascade(parts: pd.DataFrame, step: pd.DataFrame) -> pd.DataFrame:
-    """Return what leads from the bound of one profiled step to its time, as `ms` and `percent` that add up to the last.
+    """Return the parts that lead from the bound of one profiled step to its time.
 
-    `parts` are its rows of `by_kind`, and `step` its row of `sum_up`. The rows are those of CASCADE, empty where there
-    is nothing. What products lose has three: by the library, whose best rate is below that of another one; by their
-    shapes, where the ceilings have the same products alone; and the rest. Without a bound all rows are empty."""
+    Columns: `ms` and `percent`, which add up to the last row. `parts` are its rows of `by_kind`, `step` its row of
+    `sum_up`. The rows are those of CASCADE, empty where there is nothing. What products lose has three: by the
+    library, whose best rate is below that of another one; by their shapes, where the ceilings have the same products
+    alone; and the rest. Without a bound all rows are empty."""
     lost_ms = lose(parts)
     if lost_ms.empty:
         return pd.DataFrame(index=CASCADE, columns=["ms", "percent"], dtype=float)

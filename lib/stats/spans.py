@@ -14,10 +14,10 @@ LAST_PLACE = -4  # the power of ten of the last digit that tells the end of a ra
 
 
 def between(value: float, low: float, high: float, finer: int = 0) -> tuple[str, str, str]:
-    """Format a value and its ends to the first digit of half the interval's width, or to `finer` digits more.
+    """Format a value and its ends to the first digit of half the interval's width.
 
-    The ends are empty texts where they are unknown or equal. A value whose ends are unknown gets the digits of one that
-    is known to 2%."""
+    `finer` asks for so many digits more. The ends are empty texts where they are unknown or equal. A value whose ends
+    are unknown gets the digits of one that is known to 2%."""
     if low == high:
         return digits.number(value, 0.0), "", ""
     if math.isnan(low):
