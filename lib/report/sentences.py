@@ -16,7 +16,7 @@ Row = tuple | pd.Series | Mapping
 
 
 def ms(row: Row, name: str, finer: int = 0) -> str:
-    """Return the time `<name>_ms` of a row with its unit: 69 (67 to 72) ms.
+    """Return the time `<name>_ms` of a row with its unit: 69.1 (67.2 to 71.9) ms.
 
     From 1,000 ms on it is in seconds. A time that is missing is a dash. `finer` asks for more digits."""
     value, low, high = _triple(row, f"{name}_ms")
@@ -49,7 +49,7 @@ def mib(row: Row, name: str) -> str:
 
 
 def times(row: Row, phase: str = "") -> str:
-    """Say what a row's speedup means: 3.3× (3.1 to 3.5) faster than naive.
+    """Say what a row's speedup means: 3.30× (3.10 to 3.50) faster than naive.
 
     A `phase`, such as "forward", compares that part of an iteration."""
     prefix = f"{phase}_" if phase else ""

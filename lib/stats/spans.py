@@ -1,27 +1,26 @@
 """Format a value and its interval's ends with the digits that it warrants.
 
 >>> between(69.12, 67.2, 71.9)
-('69', '67', '72')
+('69.1', '67.2', '71.9')
 """
 
 import math
 
 from lib.stats import digits
 
-UNKNOWN = 0.02  # the relative uncertainty of a value without an interval
 LEAST_DIFFERENCE = 0.03  # a ratio that is farther from one must not read 1.0
 LAST_PLACE = -4  # the power of ten of the last digit that tells the end of a ratio from one
 
 
 def between(value: float, low: float, high: float, finer: int = 0) -> tuple[str, str, str]:
-    """Format a value and its ends to the first digit of half the interval's width.
+    """Format a value and its ends to the digits that half the interval's width warrants.
 
     `finer` asks for so many digits more. The ends are empty texts where they are unknown or equal. A value whose ends
-    are unknown gets the digits of one that is known to 2%."""
+    are unknown gets three digits."""
     if low == high:
         return digits.number(value, 0.0), "", ""
     if math.isnan(low):
-        return digits.number(value, UNKNOWN * abs(value)), "", ""
+        return digits.number(value), "", ""
     return _with_ends(value, low, high, (high - low) / 2 / 10**finer)
 
 

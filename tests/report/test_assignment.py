@@ -21,7 +21,7 @@ def test_buckets_are_compared_only_where_forward_passes_took_as_long():
     whole = row("flat", 30.0, 50.0, 20.0)
     alike = pd.DataFrame([whole, row("bucketed, 1 MiB", 31.0, 80.0, 21.0)])
     (text,) = assignment.compare_buckets(alike)
-    assert re.fullmatch(r"backward pass in tiny 80 .* intervals apart; wait in tiny 21 .* intervals overlap", text)
+    assert re.fullmatch(r"backward pass in tiny 80 .* intervals apart; wait in tiny 21.0 .* intervals overlap", text)
     later = pd.DataFrame([whole, row("bucketed, 1 MiB", 45.0, 80.0, 21.0)])
     assert assignment.compare_buckets(later) == ["undecided in tiny: its forward pass differs 1.50×, too"]
     assert assignment.compare_buckets(alike.head(0)) == []

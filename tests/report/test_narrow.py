@@ -28,7 +28,7 @@ def test_the_tokens_of_most_sizes_are_told_and_single_pairs_where_no_interval_de
     assert sizes["size"].tolist() == ["tiny", "small"]
     assert sizes["bounds_allow"].tolist() == pytest.approx([float("nan"), 3.0], nan_ok=True)
     told = [narrow.gain(size) for size in sizes.itertuples()]
-    assert told == ["2.0× (1.9 to 2.1)", "2.00× (unclear, but faster in all 3 pairs of one process)"]
+    assert told == ["2.00× (1.90 to 2.10)", "2.00× (unclear, but faster in all 3 pairs of one process)"]
     (mixed,) = sizes.tail(1).assign(lowest_pair=0.9).itertuples()
     assert narrow.gain(mixed) == "2.00× (3 pairs of one process, 0.90 to 2.50)"
     (wide,) = sizes.tail(1).assign(speedup_low=0.5, speedup_high=8.0, lowest_pair=0.9).itertuples()

@@ -12,7 +12,7 @@ ROW = {"total_ms": 69.123, "total_ms_low": 67.2, "total_ms_high": 71.9, "forward
 
 @pytest.mark.parametrize("row", [ROW, pd.Series(ROW), next(pd.DataFrame([ROW]).itertuples())])
 def test_a_time_has_its_ends_and_its_unit(row):
-    assert ms(row, "total") == "69 (67 to 72) ms"
+    assert ms(row, "total") == "69.1 (67.2 to 71.9) ms"
     # without ends, as of a value known to 2%
     assert ms(row, "forward") == "20.4 ms"
     assert ms(row, "gone") == ms(row, "backward") == "–"
@@ -21,12 +21,12 @@ def test_a_time_has_its_ends_and_its_unit(row):
 
 def test_times_that_were_no_pairs_stand_against_each_other_by_their_own_intervals():
     slower = {"total_ms": 82.0, "total_ms_low": 71.0, "total_ms_high": 95.0}
-    assert against(ROW, slower, "total") == "69 (67 to 72) ms against 82 (71 to 95) ms, intervals overlap"
+    assert against(ROW, slower, "total") == "69.1 (67.2 to 71.9) ms against 82 (71 to 95) ms, intervals overlap"
     # rounded alike, 71.9 and 72.0 would meet
     close = slower | {"total_ms_low": 72.0}
     assert against(close, ROW, "total") == "82 (72 to 95) ms against 69.1 (67.2 to 71.9) ms, intervals apart"
     # a time of one process has none
-    assert against(ROW, {"total_ms": 82.0}, "total").endswith("82 ms, no intervals")
+    assert against(ROW, {"total_ms": 82.0}, "total").endswith("82.0 ms, no intervals")
 
 
 def test_two_ways_stand_against_each_other_in_each_model_that_has_both():
@@ -34,7 +34,7 @@ def test_two_ways_stand_against_each_other_in_each_model_that_has_both():
         ROW | {"size": "tiny", "way": "flat"}, ROW | {"size": "tiny", "way": "naive", "total_ms_low": 71.0},
         ROW | {"size": "small", "way": "flat"},
     ])  # fmt: skip
-    stand = "in tiny 69 (67 to 72) ms against 69.1 (71.0 to 71.9) ms, intervals overlap"
+    stand = "in tiny 69.1 (67.2 to 71.9) ms against 69.1 (71.0 to 71.9) ms, intervals overlap"
     assert sides(rows, "flat", "naive", "total") == stand
     assert sides(rows, "flat", "overlap", "total") == ""
 
@@ -64,8 +64,8 @@ def ratio(value, low, high, verdict, interval="between processes"):
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        (ratio(3.3, 3.1, 3.5, "faster"), "3.3× (3.1 to 3.5) faster than naive"),
-        (ratio(1 / 1.3, 1 / 1.4, 1 / 1.2, "slower"), "1.3× (1.2 to 1.4) slower than naive"),
+        (ratio(3.3, 3.1, 3.5, "faster"), "3.30× (3.10 to 3.50) faster than naive"),
+        (ratio(1 / 1.3, 1 / 1.4, 1 / 1.2, "slower"), "1.30× (1.20 to 1.40) slower than naive"),
         (ratio(1.006, 0.99, 1.021, "same"), "as fast as naive: 1.01× (0.99 to 1.02)"),
         (ratio(1.1, 0.9, 1.3, "unclear"), "neither clearly faster nor slower than naive: 1.1× (0.9 to 1.3)"),
         (
@@ -76,8 +76,8 @@ def ratio(value, low, high, verdict, interval="between processes"):
         (ratio(1.14, 1.01, 1.30, "faster"), "1.14× (1.01 to 1.30) faster than naive"),
         (ratio(1.14, 1.003, 1.29, "faster"), "1.14× (1.003 to 1.29) faster than naive"),
         (ratio(1.22, 0.998, 1.48, "unclear"), "neither clearly faster nor slower than naive: 1.22× (0.998 to 1.48)"),
-        (ratio(3.3, 3.1, 3.5, "faster", "within one process"), "3.3× (3.1 to 3.5) faster than naive in this process"),
-        (ratio(3.3, 3.1, 3.5, "faster") | {"paired_rounds": 1}, "3.3× (3.1 to 3.5) faster than naive, in one process"),
+        (ratio(3.3, 3.1, 3.5, "faster", "within one process"), "3.30× (3.10 to 3.50) faster than naive in this process"),
+        (ratio(3.3, 3.1, 3.5, "faster") | {"paired_rounds": 1}, "3.30× (3.10 to 3.50) faster than naive, in one process"),
         (ratio(math.nan, math.nan, math.nan, ""), "not compared"),
         ({}, "not compared"),
     ],
@@ -88,4 +88,4 @@ def test_a_ratio_says_itself(row, expected):
 
 def test_a_phase_has_a_ratio_of_its_own():
     row = {f"forward_{name}": value for name, value in ratio(3.3, 3.1, 3.5, "faster").items()}
-    assert times(row | {"baseline": "naive"}, "forward") == "3.3× (3.1 to 3.5) faster than naive"
+    assert times(row | {"baseline": "naive"}, "forward") == "3.30× (3.10 to 3.50) faster than naive"

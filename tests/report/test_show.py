@@ -36,8 +36,8 @@ def test_the_html_has_one_cell_for_a_value_and_its_ends_and_no_empty_column(fram
     heads, first, second = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in parsed.find_all("tr")]
     assert heads == ["variant", "seq len", "total, ms", "peak, MiB", "speedup", "causal"]
     assert first == ["naive", "512", "81 (77–85)", "12", "–", "yes"]
-    assert second == ["sdpa <|> x", "1,048,576", "4.0 (3.8–4.2)", "–", "3.3× (3.1–3.5)", "no"]
-    assert [part.get_text() for part in parsed.find_all("small")] == ["(77–85)", "(3.8–4.2)", "(3.1–3.5)"]
+    assert second == ["sdpa <|> x", "1,048,576", "4.00 (3.80–4.20)", "–", "3.30× (3.10–3.50)", "no"]
+    assert [part.get_text() for part in parsed.find_all("small")] == ["(77–85)", "(3.80–4.20)", "(3.10–3.50)"]
     assert [cell["class"][0] for cell in parsed.find_all("th")] == ["text", *["number"] * 4, "text"]
     assert parsed.figcaption.get_text() == parsed.find(tabindex="0")["aria-label"] == "A & B"
     assert parsed.find("p", class_="note").get_text() == "n = 30"
@@ -50,7 +50,7 @@ def test_the_markdown_is_a_caption_a_pipe_table_and_a_note(frame):
         "| variant | seq len | total, ms | peak, MiB | speedup | causal |",
         "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
-    assert lines[5] == "| sdpa \\<\\|> x | 1,048,576 | 4.0 (3.8–4.2) | – | 3.3× (3.1–3.5) | no |"
+    assert lines[5] == "| sdpa \\<\\|> x | 1,048,576 | 4.00 (3.80–4.20) | – | 3.30× (3.10–3.50) | no |"
     assert lines[-1] == "n = 30"
 
 

@@ -107,7 +107,7 @@ def test_weights_come_late_where_the_forward_pass_takes_longer_than_with_all_wei
     # 86 calls of 0.5 ms, and 4 MB at 2 GB/s
     assert waits.tell_gathers(rows(bucketed, fsdp), gathers) == (
         "In small 86 gathers should take 45 ms by the line of all-gathers, too long to hide behind a forward pass of "
-        "40 (39 to 41) ms; by fsdp it takes 60 (58 to 62) ms, so weights come late or messages take its cores."
+        "40.0 (39.0 to 41.0) ms; by fsdp it takes 60.0 (58.0 to 62.0) ms, so weights come late or messages take its cores."
     )
     near = waits.tell_gathers(rows(bucketed, fsdp | {"forward_ms_low": 30.0}), gathers)
     assert near.endswith("so no delay is proven.")
