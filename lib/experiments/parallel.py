@@ -28,6 +28,7 @@ from lib.validate import one_of
 
 PLAIN = "plain"
 VARIANTS = CATALOG["parallel"].variants
+TRACED = [*ddp.VARIANTS, "fsdp"]  # whose messages may travel beside a pass
 REPLICAS = {"fsdp": Shards, "torch_fsdp": TorchShards}  # the class of each variant that shares parameters
 
 
@@ -87,12 +88,15 @@ class Parallel(OnRanks):
     def measure_in_rank(self, record: Recording, seconds: float) -> None:
         """Measure as in one process.
 
-        Outside a sweep, and in its first round, the four of `ddp.VARIANTS` also time their messages alone and record
-        the course of a step."""
+        Outside a sweep, and in its first round, the four of `ddp.VARIANTS` also time their messages alone. They and
+        `fsdp` record the course of a step."""
         super().measure_in_rank(record, seconds)
-        if self.variant not in ddp.VARIANTS or record.round > 1:
-            return
         work = record.works[0]
+        if record.round <= 1 and self.variant in TRACED:
+            median_ms = statistics.median(record.metrics["total_ms"])
+            record.metrics["timeline"] = timeline.typical_step(work.iteration, work.before, median_ms)
+        if record.round > 1 or self.variant not in ddp.VARIANTS:
+            return
         tensors = []
         for bucket in work.training.network.buckets:
             elements = sum(param.numel() for param in bucket)
@@ -104,8 +108,6 @@ class Parallel(OnRanks):
             mark("messages")
 
         record.metrics["alone_ms"] = timing.measure(alone, work.clock, seconds).metrics()["total_ms"]
-        median_ms = statistics.median(record.metrics["total_ms"])
-        record.metrics["timeline"] = timeline.typical_step(work.iteration, work.before, median_ms)
 
     def setup(self) -> Work:
         """Build the training step in this rank, ready to measure."""

@@ -1,4 +1,4 @@
-"""Tell what each rank does when in one step, with the all-reduces beside it."""
+"""Tell what each rank does when in one step, with the messages beside it."""
 
 import itertools
 import time
@@ -14,14 +14,19 @@ from lib.parallel.ranks import DEVICES
 from lib.timing import Iteration
 
 STEPS = 5  # steps that are traced, of which one is returned
-ALL_REDUCE = "all-reduce"
+# each kind of message, and its name as a kernel of NCCL or as the operation of gloo that stands for it
+MESSAGES = {
+    "all-reduce": "AllReduce|gloo:all_reduce$",
+    "all-gather": "AllGather|gloo:broadcast$",
+    "reduce-scatter": "ReduceScatter|gloo:all_to_all$",
+}
 
 
 def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: float) -> dict[str, list]:
     """Trace some steps; return the one nearest `median_ms`, the same on all ranks.
 
-    The columns `rank`, `part`, `start_ms` and `end_ms` say when each phase that the iteration marks and each all-reduce
-    of this rank began and ended; zero is when the first rank began."""
+    The columns `rank`, `part`, `start_ms` and `end_ms` say when each phase that the iteration marks and each message of
+    this rank (see MESSAGES) began and ended; zero is when the first rank began."""
     device = DEVICES[dist.get_backend()]
     clock = on(device).clock()
     phases: list[str] = []
@@ -56,16 +61,12 @@ def typical_step(iteration: Iteration, before: Callable[[], None], median_ms: fl
     ends_ms = list(itertools.accumulate(recorded_ms[told], initial=0.0))
     parts = pd.DataFrame({"part": phases, "start_ms": ends_ms[:-1], "end_ms": ends_ms[1:]})
     start_us = events.loc[events["name"] == profiler.START, "end_us"].iloc[told]
-    # an operation of gloo, or a kernel of NCCL
-    is_kernel = (events["category"] == "kernel") & events["name"].str.contains("AllReduce")
-    reduces = events[is_kernel | (events["name"] == "gloo:all_reduce")]
+    events = events[(events["category"] == "kernel") | events["name"].str.startswith("gloo:")]
     # NCCL's barrier before each step is an all-reduce, too
-    reduces = reduces[reduces["at_us"].between(start_us, start_us + 1e3 * ends_ms[-1], inclusive="left")]
-    messages = pd.DataFrame({
-        "part": ALL_REDUCE,
-        "start_ms": (reduces["at_us"] - start_us) / 1e3,
-        "end_ms": (reduces["end_us"] - start_us) / 1e3,
-    })  # fmt: skip
-    step = pd.concat([parts, messages])
-    step[["start_ms", "end_ms"]] += (start_ns - first_ns.item()) / 1e6
-    return step.assign(rank=dist.get_rank()).to_dict("list")
+    events = events[events["at_us"].between(start_us, start_us + 1e3 * ends_ms[-1], inclusive="left")]
+    for message, names in MESSAGES.items():
+        sent = events[events["name"].str.contains(names)]
+        times_ms = {"start_ms": (sent["at_us"] - start_us) / 1e3, "end_ms": (sent["end_us"] - start_us) / 1e3}
+        parts = pd.concat([parts, pd.DataFrame({"part": message, **times_ms})])
+    parts[["start_ms", "end_ms"]] += (start_ns - first_ns.item()) / 1e6
+    return parts.assign(rank=dist.get_rank()).to_dict("list")

@@ -19,8 +19,9 @@ TWO_DIGITS, MOST_SHARE = 3.55, 1 / 8
 def number(value: float, uncertainty: float = math.nan) -> str:
     """Format a number to its uncertainty's last digit, with at least two digits.
 
-    An uncertainty has one digit, or two if they are small; see TWO_DIGITS. With an uncertainty of zero it gets four digits, and with an unknown one three. Below 1e-4 it then gets at most two,
-    and an exponent unless it rounds to 1e-4. NaN is a dash."""
+    An uncertainty has one digit, or two if they are small; see TWO_DIGITS. With an uncertainty of zero the number gets
+    four digits, and with an unknown one three. Below 1e-4 it then gets at most two, and an exponent unless it rounds to
+    1e-4. NaN is a dash."""
     if 0 < abs(value) < SMALL and not uncertainty > 0:
         sign = "−" if value < 0 else ""
         return f"{sign}{abs(value):.2g}"

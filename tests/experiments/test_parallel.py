@@ -9,7 +9,6 @@ import torch
 import rank_checks
 from lib.experiments import attempt
 from lib.experiments.parallel import VARIANTS, Parallel
-from lib.parallel.timeline import ALL_REDUCE
 
 pytestmark = pytest.mark.usefixtures("same_ranks", "own_results", "no_probe")
 CASE = Parallel("tiny", 8, 2, "fp32", "naive", 0, 2, "auto", "cpu")
@@ -29,11 +28,17 @@ def test_two_ranks_take_the_step_of_one_process(variant):
         assert min(metrics["alone_ms"]) > 0
         gradients = 9 * CASE.step.config.num_layers + 3
         for _, of_rank in pd.DataFrame(metrics["timeline"]).groupby("rank"):
-            parts = ["forward", "backward", "synchronization", "optimizer", *[ALL_REDUCE] * gradients]
+            parts = ["forward", "backward", "synchronization", "optimizer", *["all-reduce"] * gradients]
             assert of_rank["part"].tolist() == parts
             starts_ms = of_rank["start_ms"].tolist()
             assert 0 <= starts_ms[0] < starts_ms[1] < starts_ms[4]  # forward, backward, the first all-reduce
             assert (of_rank["start_ms"] < of_rank["end_ms"]).all()
+    if variant == "fsdp":
+        matrices = 7 * CASE.step.config.num_layers + 2
+        counts = pd.DataFrame(metrics["timeline"]).query("rank == 1")["part"].value_counts()
+        # gloo gathers by one broadcast of each rank, once a pass; the first and the last one are kept
+        assert counts["reduce-scatter"] == matrices
+        assert 2 * matrices < counts["all-gather"] <= 4 * matrices
 
 
 @pytest.mark.parametrize("variant", ["fsdp", "torch_fsdp"])

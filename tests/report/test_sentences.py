@@ -76,8 +76,14 @@ def ratio(value, low, high, verdict, interval="between processes"):
         (ratio(1.14, 1.01, 1.30, "faster"), "1.14× (1.01 to 1.30) faster than naive"),
         (ratio(1.14, 1.003, 1.29, "faster"), "1.14× (1.003 to 1.29) faster than naive"),
         (ratio(1.22, 0.998, 1.48, "unclear"), "neither clearly faster nor slower than naive: 1.22× (0.998 to 1.48)"),
-        (ratio(3.3, 3.1, 3.5, "faster", "within one process"), "3.30× (3.10 to 3.50) faster than naive in this process"),
-        (ratio(3.3, 3.1, 3.5, "faster") | {"paired_rounds": 1}, "3.30× (3.10 to 3.50) faster than naive, in one process"),
+        (
+            ratio(3.3, 3.1, 3.5, "faster", "within one process"),
+            "3.30× (3.10 to 3.50) faster than naive in this process",
+        ),
+        (
+            ratio(3.3, 3.1, 3.5, "faster") | {"paired_rounds": 1},
+            "3.30× (3.10 to 3.50) faster than naive, in one process",
+        ),
         (ratio(math.nan, math.nan, math.nan, ""), "not compared"),
         ({}, "not compared"),
     ],

@@ -106,8 +106,9 @@ def test_weights_come_late_where_the_forward_pass_takes_longer_than_with_all_wei
     fsdp = {"variant": "fsdp", "forward_ms": 60.0, "forward_ms_low": 58.0, "forward_ms_high": 62.0}
     # 86 calls of 0.5 ms, and 4 MB at 2 GB/s
     assert waits.tell_gathers(rows(bucketed, fsdp), gathers) == (
-        "In small 86 gathers should take 45 ms by the line of all-gathers, too long to hide behind a forward pass of "
-        "40.0 (39.0 to 41.0) ms; by fsdp it takes 60.0 (58.0 to 62.0) ms, so weights come late or messages take its cores."
+        "In small 86 gathers should take 45 ms by the line of all-gathers, too long to hide behind a forward pass "
+        "of 40.0 (39.0 to 41.0) ms; by fsdp it takes 60.0 (58.0 to 62.0) ms, so weights come late or messages take its "
+        "cores."
     )
     near = waits.tell_gathers(rows(bucketed, fsdp | {"forward_ms_low": 30.0}), gathers)
     assert near.endswith("so no delay is proven.")
