@@ -25,6 +25,7 @@ PAGE_INKS = {
 # lengths of strokes and gaps, as seaborn takes them
 DASHES = {"": "", "dashed": (4, 1.5), "dotted": (1, 1.2), "dashdot": (4, 1.2, 1, 1.2)}
 LARGE_RATIO = 8  # beyond it a linear axis has no room for what is slower
+MESSAGES = ("all-reduce", "all-gather", "reduce-scatter")
 STACK = ("sky", "blue", "orange", "green", "purple", "vermilion", "yellow", "grey")  # of the parts of a bar
 
 WIDTH = 6.5  # inches; the page scales a figure to the width of its column
@@ -99,7 +100,7 @@ def speedups(rows: pd.DataFrame, x: str, hue: str, xlabel: str, ylabel: str, lim
 
 
 def timelines(events: pd.DataFrame) -> Figure:
-    """Draw the course of a step, one lane a `way`: its parts, and below them its all-reduces.
+    """Draw the course of a step, one lane a `way`: its parts, and below them its messages.
 
     `events` have `way`, `part`, `start_ms` and `end_ms`."""
     ways = list(events["way"].unique())
@@ -107,7 +108,7 @@ def timelines(events: pd.DataFrame) -> Figure:
     (lanes,) = figure.axes
     lanes.set(xlabel="one step, ms", yticks=range(len(ways)), yticklabels=ways)
     for hue, (part, spans) in zip(STACK, events.groupby("part", sort=False), strict=False):
-        height = spans["way"].map(ways.index) - 0.4 * (part == "all-reduce")
+        height = spans["way"].map(ways.index) - 0.4 * (part in MESSAGES)
         lanes.barh(height, spans["end_ms"] - spans["start_ms"], 0.4, spans["start_ms"], color=HUES[hue], label=part)
     figure.legend(loc="outside upper left", ncols=5, handlelength=1, columnspacing=1)
     return figure

@@ -87,7 +87,9 @@ def tell_library(step: pd.DataFrame) -> str:
     if set(step["precision"]) != {"fp32"} or not lost_ms > 0.03 * parts["time_ms"].sum():
         return ""
     line = '`torch.set_float32_matmul_precision("medium")` calls a faster library'
-    return f" In fp32 {line}: at the best rates it saves {lost_ms:,.0f} ms; [What to switch on](#ladder) has the gain."
+    return (
+        f" In fp32 {line}: at the best rates it saves {lost_ms:,.0f} ms; [What to switch on](#ladder) gives the gain."
+    )
 
 
 def list_sizes(table: pd.DataFrame) -> pd.DataFrame:

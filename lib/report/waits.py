@@ -163,14 +163,28 @@ def find_twins(sent: pd.DataFrame) -> str:
     return f"Ways that send identical messages differ by {' and '.join(twins)}: so small a difference means nothing."
 
 
-def tell_gathers(steps: pd.DataFrame, gathers: pd.DataFrame) -> str:
+def cover_percent(events: pd.DataFrame, message: str, phase: str) -> float:
+    """Return the percentage of a phase in which messages of a kind are under way, in one rank's step.
+
+    `events` have `part`, `start_ms` and `end_ms`; see `lib.parallel.timeline`."""
+    (span,) = events[events["part"] == phase].itertuples()
+    sent = events[events["part"] == message].sort_values("start_ms")
+    starts, ends = (sent[name].clip(span.start_ms, span.end_ms) for name in ("start_ms", "end_ms"))
+    # what an earlier message covers, too, counts once
+    alone = ends - starts.clip(lower=ends.cummax().shift(fill_value=span.start_ms))
+    return 100 * alone.clip(lower=0).sum() / (span.end_ms - span.start_ms)
+
+
+def tell_gathers(steps: pd.DataFrame, gathers: pd.DataFrame, events: pd.DataFrame) -> str:
     """Say of each model if the weights that `fsdp` gathers come in time for its forward pass.
 
     `steps` are rows of a plain table with a `way`; `bucketed` has all weights. `gathers` are rows of `fit_lines`. Each
-    matrix has a gather of its own: seven of a layer, the embedding and the head."""
+    matrix has a gather of its own: seven of a layer, the embedding and the head. `events` are those of one rank's step
+    by `fsdp`, as `cover_percent` takes them, with a `size`."""
     lines = gathers.drop_duplicates(["world", "backend"])[["world", "backend", "latency_ms", "mb_ms"]].dropna()
     whole = steps[steps["way"] == "bucketed"].set_index("size").filter(like="forward_ms").add_prefix("whole_")
     sharded = steps[steps["way"] == "fsdp"].merge(lines, on=["world", "backend"]).join(whole, "size", how="inner")
+    covered = {size: cover_percent(of_size, "all-gather", "forward") for size, of_size in events.groupby("size")}
     texts = []
     for row in sharded.itertuples():
         calls = 7 * SIZES[row.size].num_layers + 2
@@ -183,5 +197,6 @@ def tell_gathers(steps: pd.DataFrame, gathers: pd.DataFrame) -> str:
         )
         text = f"in {row.size} {calls} gathers should take {gathered_ms:,.0f} ms by the line of all-gathers, {hides} "
         text += f"to hide behind a forward pass of {sentences.ms(row, 'whole_forward')}; by fsdp it takes "
-        texts.append(f"{text}{sentences.ms(row, 'forward')}, so {came}")
+        under_way = f", in {covered[row.size]:.0f}% of which gathers are under way" if row.size in covered else ""
+        texts.append(f"{text}{sentences.ms(row, 'forward')}{under_way}, so {came}")
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in texts)

@@ -10,6 +10,13 @@ from lib.report import waits
 KIND = {"operation": "all_reduce", "world": 2, "backend": "gloo"}
 SIZES_MB = [1.0, 10.0, 100.0, 1000.0]
 SAME = {"context_length": 128, "batch_size": 4, "precision": "fp32", "backend": "gloo", "device": "cpu"}
+EVENTS = pd.DataFrame(
+    [
+        ("small", "forward", 0.0, 100.0), ("small", "backward", 100.0, 200.0), ("small", "all-gather", 20.0, 50.0),
+        ("small", "all-gather", 0.0, 40.0), ("small", "all-gather", 5.0, 10.0), ("small", "all-gather", 90.0, 125.0),
+    ],
+    columns=["size", "part", "start_ms", "end_ms"],
+)  # fmt: skip
 
 
 def messages(times_ms, **kind):
@@ -105,11 +112,17 @@ def test_weights_come_late_where_the_forward_pass_takes_longer_than_with_all_wei
     bucketed = {"variant": "bucketed", "forward_ms": 40.0, "forward_ms_low": 39.0, "forward_ms_high": 41.0}
     fsdp = {"variant": "fsdp", "forward_ms": 60.0, "forward_ms_low": 58.0, "forward_ms_high": 62.0}
     # 86 calls of 0.5 ms, and 4 MB at 2 GB/s
-    assert waits.tell_gathers(rows(bucketed, fsdp), gathers) == (
+    assert waits.tell_gathers(rows(bucketed, fsdp), gathers, EVENTS) == (
         "In small 86 gathers should take 45 ms by the line of all-gathers, too long to hide behind a forward pass "
-        "of 40.0 (39.0 to 41.0) ms; by fsdp it takes 60.0 (58.0 to 62.0) ms, so weights come late or messages take its "
-        "cores."
+        "of 40.0 (39.0 to 41.0) ms; by fsdp it takes 60.0 (58.0 to 62.0) ms, in 60% of which gathers are under way, so "
+        "weights come late or messages take its cores."
     )
-    near = waits.tell_gathers(rows(bucketed, fsdp | {"forward_ms_low": 30.0}), gathers)
-    assert near.endswith("so no delay is proven.")
-    assert waits.tell_gathers(rows(bucketed), gathers) == waits.tell_gathers(rows(fsdp), gathers) == ""
+    near = waits.tell_gathers(rows(bucketed, fsdp | {"forward_ms_low": 30.0}), gathers, EVENTS[:0])
+    assert near.endswith(") ms, so no delay is proven.")
+    assert waits.tell_gathers(rows(bucketed), gathers, EVENTS) == waits.tell_gathers(rows(fsdp), gathers, EVENTS) == ""
+
+
+def test_messages_that_overlap_cover_a_phase_once():
+    assert waits.cover_percent(EVENTS, "all-gather", "forward") == pytest.approx(60)
+    assert waits.cover_percent(EVENTS, "all-gather", "backward") == pytest.approx(25)
+    assert waits.cover_percent(EVENTS, "all-reduce", "forward") == 0
