@@ -100,7 +100,7 @@ def speedups(rows: pd.DataFrame, x: str, hue: str, xlabel: str, ylabel: str, lim
 
 
 def timelines(events: pd.DataFrame) -> Figure:
-    """Draw the course of a step, one lane a `way`: its parts, and below them its messages.
+    """Draw the course of a step, one lane a `way`: its parts, and below them its messages, or these in own lanes.
 
     `events` have `way`, `part`, `start_ms` and `end_ms`."""
     ways = list(events["way"].unique())
@@ -108,8 +108,10 @@ def timelines(events: pd.DataFrame) -> Figure:
     (lanes,) = figure.axes
     lanes.set(xlabel="one step, ms", yticks=range(len(ways)), yticklabels=ways)
     for hue, (part, spans) in zip(STACK, events.groupby("part", sort=False), strict=False):
-        height = spans["way"].map(ways.index) - 0.4 * (part in MESSAGES)
+        is_below = (part in MESSAGES) & (spans["way"] != part)
+        height = spans["way"].map(ways.index) + 0.4 * is_below
         lanes.barh(height, spans["end_ms"] - spans["start_ms"], 0.4, spans["start_ms"], color=HUES[hue], label=part)
+    lanes.invert_yaxis()
     figure.legend(loc="outside upper left", ncols=5, handlelength=1, columnspacing=1)
     return figure
 
