@@ -190,11 +190,10 @@ def tell_gathers(steps: pd.DataFrame, gathers: pd.DataFrame, events: pd.DataFram
         calls = 7 * SIZES[row.size].num_layers + 2
         gathered_ms = calls * row.latency_ms + 4e-6 * row.parameters * row.mb_ms
         hides = "too long" if gathered_ms > row.whole_forward_ms else "short enough"
-        came = (
-            "weights come late or messages take its cores"
-            if row.forward_ms_low > row.whole_forward_ms_high
-            else "no delay is proven"
-        )
+        under_way_ms = covered.get(row.size, float("nan")) / 100 * row.forward_ms
+        came = "no delay is proven"
+        if row.forward_ms_low > row.whole_forward_ms_high:
+            came = "weights come late" if under_way_ms > row.whole_forward_ms else "messages probably take its cores"
         text = f"in {row.size} {calls} gathers should take {gathered_ms:,.0f} ms by the line of all-gathers, {hides} "
         text += f"to hide behind a forward pass of {sentences.ms(row, 'whole_forward')}; by fsdp it takes "
         under_way = f", in {covered[row.size]:.0f}% of which gathers are under way" if row.size in covered else ""
