@@ -235,7 +235,9 @@ def facts(machine: str) -> dict[str, object]:
         warnings.append(f"{stale:,} of {len(measured):,} records are stale: older code measured them.")
     processes = pd.concat([list_processes(frame) for frame in frames if len(frame)])
     if 2 * processes["noisy"].sum() > len(processes):
-        warnings.append("Most noise probes were slow or unsteady: measure again when the machine is quiet.")
+        warnings.append(
+            "Most noise probes were slow or unsteady, so times may be high: measure again when the machine is quiet."
+        )
     # all records are of one machine, and one of them stands for all
     environment = measured["environment"].iloc[-1]
     parts = list(environment.get("instruction_sets", []))

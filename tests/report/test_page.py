@@ -179,7 +179,7 @@ def test_the_head_tells_of_older_code_and_once_that_most_noise_probes_were_bad(m
     monkeypatch.setattr(page.noise, "find_noisy", lambda frame: frame.index > 0)
     assert page.facts(MACHINE)["warnings"] == [
         "3 of 3 records are stale: older code measured them.",
-        "Most noise probes were slow or unsteady: measure again when the machine is quiet.",
+        "Most noise probes were slow or unsteady, so times may be high: measure again when the machine is quiet.",
     ]
 
 
