@@ -102,11 +102,10 @@ def speedups(rows: pd.DataFrame, x: str, hue: str, xlabel: str, ylabel: str, lim
 def timelines(events: pd.DataFrame) -> Figure:
     """Draw the course of a step, one lane a `way`: its parts, and below them its messages.
 
-    Without a `way` each kind of message has a lane of its own.
-
-    `events` have `way`, `part`, `start_ms` and `end_ms`."""
+    `events` have `way`, `part`, `start_ms` and `end_ms`. With a `size` in place of a `way` each kind of message has a
+    lane of its own."""
     if "way" not in events:
-        events = events.assign(way=events["part"].where(events["part"].isin(MESSAGES), "step"))
+        events = events.assign(way=events["part"].where(events["part"].isin(MESSAGES), "step of " + events["size"]))
     ways = list(events["way"].unique())
     figure = blank(0.9 + 0.32 * len(ways))
     (lanes,) = figure.axes

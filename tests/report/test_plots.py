@@ -38,6 +38,9 @@ def test_a_timeline_has_a_lane_for_each_way_and_all_reduces_below_its_parts():
     assert [label.get_text() for label in lanes.get_yticklabels()] == ["flat", "naive"]
     corners = {(round(bar.get_x(), 1), round(bar.get_y(), 1), round(bar.get_width(), 1)) for bar in lanes.patches}
     assert corners == {(0.0, -0.2, 2.0), (2.0, 0.2, 1.0), (0.0, 0.8, 4.0)}
+    (lanes,) = plots.timelines(events[:2].drop(columns="way").assign(size="tiny")).axes
+    assert [label.get_text() for label in lanes.get_yticklabels()] == ["step of tiny", "all-reduce"]
+    assert [round(bar.get_y(), 1) for bar in lanes.patches] == [-0.2, 0.8]
 
 
 def test_speedups_are_lines_with_their_intervals_in_the_order_of_x():
