@@ -4,6 +4,7 @@ import re
 
 import pandas as pd
 
+from lib.parallel import timeline
 from lib.report import plots
 
 
@@ -41,6 +42,7 @@ def test_a_timeline_has_a_lane_for_each_way_and_all_reduces_below_its_parts():
     (lanes,) = plots.timelines(events[:2].drop(columns="way").assign(size="tiny")).axes
     assert [label.get_text() for label in lanes.get_yticklabels()] == ["step of tiny", "all-reduce"]
     assert [round(bar.get_y(), 1) for bar in lanes.patches] == [-0.2, 0.8]
+    assert set(plots.MESSAGES) == set(timeline.MESSAGES)
 
 
 def test_speedups_are_lines_with_their_intervals_in_the_order_of_x():
