@@ -88,18 +88,29 @@ def test_a_status_says_as_asked_only_of_every_size_on_the_device(own_results, ha
         case = dict.fromkeys(CATALOG["attention"].fields, 0) | case
         around = {"hardware": hardware, "machine": "test-1c"}
         records.save(records.create("attention", case, 1, "ok", {"total_ms": [1.0]}, around))
-    judge = judge_of(answers=dict.fromkeys(part["keys"][lost:], "An answer."))
-    assert judge(part) == status
+    answers = dict.fromkeys(part["keys"][lost:], "An answer.")
+    names = run_cells(answers, "judge")
+    assert names["judge"](part, names["own_tables"], answers) == status
     if status == "as asked":
-        assert judge(part | {"instead": "Another tool."}) == "another tool"
+        assert names["judge"](part | {"instead": "Another tool."}, names["own_tables"], answers) == "another tool"
 
 
-def judge_of(answers):
-    """Run the notebook's cells up to `judge`, and return it."""
+def test_the_status_is_that_of_the_gpu_whose_answer_stands_first(own_results, monkeypatch):
+    monkeypatch.setattr(records, "REFERENCE", REFERENCE)
+    case = dict.fromkeys(CATALOG["attention"].fields, 0) | {"variant": "tiled", "seq_len": 1024, "device": "cpu"}
+    around = {"hardware": "a processor", "machine": "test-1c"}
+    records.save(records.create("attention", case, 1, "ok", {"total_ms": [1.0]}, around))
+    parts = run_cells({"flash": "An answer of the processor."}, "texts")["parts"]
+    (told,) = parts[(parts["problem"] == "leaderboard") & (parts["device"] == "H100")].itertuples()
+    assert (told.status, told.is_beside) == ("as asked", True)
+
+
+def run_cells(answers, last):
+    """Run the notebook's cells up to the one that makes a name, and return all names."""
     names = {}
     for cell in nbformat.read(notebooks.NOTEBOOKS / "questions.ipynb", as_version=4).cells:
-        if cell.cell_type == "code" and "judge" not in names:
+        if cell.cell_type == "code" and last not in names:
             exec(cell.source, names)
             if "answers" in cell.source and "asked" not in names:
                 names["answers"] = answers
-    return names["judge"]
+    return names

@@ -4,7 +4,6 @@ Each file of `reports/published` holds one kind of table; `sources.csv` says who
 `datasheets.csv` names its own sources. Numbers of other hardware are context: they neither confirm nor contradict ours.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -136,14 +135,3 @@ def add_utilisation(rows: pd.DataFrame, peaks: pd.DataFrame) -> pd.DataFrame:
     rows["utilisation_percent"] = 100 * rows["flops"] / device_ms / 1e9 / rows["tflops"]
     rows["memory_percent"] = 100 * rows["moved_bytes"] / device_ms / 1e6 / rows["memory_gb_per_s"]
     return rows
-
-
-def beside(own: pd.DataFrame, theirs: pd.DataFrame, on: Sequence[str], metric: str) -> pd.DataFrame:
-    """Return the cases that both tables have, ours beside theirs.
-
-    Columns: `on`, `here`, and one for each source and hardware. It is empty if they share no case."""
-    ours = own[[*on, metric]].dropna(subset=[metric]).rename(columns={metric: "here"})
-    # a source has a case only once, so "first" takes the only value
-    theirs = theirs.assign(whose=theirs["source"] + ", " + theirs["hardware"])
-    wide = theirs.pivot_table(index=list(on), columns="whose", values=metric, aggfunc="first").reset_index()
-    return ours.merge(wide, on=list(on)).rename_axis(columns=None)

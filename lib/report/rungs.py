@@ -10,20 +10,23 @@ from lib.report.table import OPPOSITE, fields, table
 from lib.stats import verdicts
 
 ENDS = ["speedup", "speedup_low", "speedup_high"]
-WIDE = 1.1  # an interval that reaches beyond this factor leaves a gain undecided
+WIDE = 1.1  # an interval that reads as reaching this factor leaves a gain undecided
 
 
 def cold_starts(records: pd.DataFrame) -> pd.DataFrame:
     """Return each case's fields, `machine`, and `first_ms`, its first iteration that compiled.
 
     It is the median of several processes, and `first_ms_low` and `first_ms_high` are the shortest and the longest. A
-    process that is five times as fast as the longest has loaded what another one had compiled, and does not count."""
+    process whose first iteration costs less than a fifth of the largest cost, beyond its later ones, has loaded what
+    another one had compiled, and does not count."""
     names = [*fields(records), "machine"]
-    firsts = records.reindex(columns=[*names, "status", "first_iteration_ms"]).explode("first_iteration_ms")
-    firsts = firsts[firsts["status"] == "ok"].astype({"first_iteration_ms": float})
-    by_case = firsts.groupby(names)["first_iteration_ms"]
-    is_cold = firsts["first_iteration_ms"] > by_case.transform("max") / 5
-    cold = firsts[is_cold].groupby(names)["first_iteration_ms"]
+    later_ms = records.reindex(columns=["total_ms", "paired_ms"]).bfill(axis="columns")["total_ms"]
+    firsts = records.reindex(columns=[*names, "status", "first_iteration_ms"])
+    firsts["later_ms"] = later_ms.map(np.median, na_action="ignore")
+    firsts = firsts[firsts["status"] == "ok"].explode("first_iteration_ms")
+    costs_ms = firsts["first_iteration_ms"].astype(float) - firsts["later_ms"].astype(float).fillna(0.0)
+    is_cold = costs_ms > costs_ms.groupby([firsts[name] for name in names]).transform("max") / 5
+    cold = firsts[is_cold].astype({"first_iteration_ms": float}).groupby(names)["first_iteration_ms"]
     return cold.agg(first_ms="median", first_ms_low="min", first_ms_high="max").reset_index()
 
 
@@ -172,7 +175,7 @@ def describe(compared: pd.DataFrame) -> pd.DataFrame:
 
     - `switch`, `over`: what is switched on, and the rung without it, which becomes the `baseline`.
     - `speedup` with its ends, `verdict` and `advice`: those of the switch.
-    - `seen`: proven, probable, slower, no gain seen, or undecided where the interval reaches beyond 10%.
+    - `seen`: proven, probable, slower, no gain seen, or undecided where the interval reaches 10% or more.
     - `price`: see `price`."""
     names = []
     for switch, rival in zip(compared["switch"], compared["before"], strict=True):
@@ -181,7 +184,7 @@ def describe(compared: pd.DataFrame) -> pd.DataFrame:
     before = compared["before"].astype(str).str.replace("+", " + ")
     low, high = compared["switch_speedup_low"], compared["switch_speedup_high"]
     seen = compared["switch_advice"].mask(compared["switch_verdict"] == "slower", "slower")
-    is_wide = (low < 1 / WIDE) | (high > WIDE)
+    is_wide = (low.round(2) <= round(1 / WIDE, 2)) | (high.round(2) >= WIDE)
     gains = compared.assign(
         over=before,
         baseline=before,

@@ -1,11 +1,15 @@
 """Split a training step into its parts, and compare steps of several sizes of model."""
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from lib.config import MODES, SIZES
 from lib.cost import flops
 from lib.report import bounds
+from lib.stats import digits
 
 PLAIN = {
     "mode": "train_step", "compiled": False, "attention": "naive", "optimizer": "single_tensor", "precision": "fp32",
@@ -116,10 +120,7 @@ def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
     runs = runs.assign(samples=runs["forward_ms"].map(len).astype(int), off=-off, early=-medians)
     runs = runs.sort_values([*SHAPE, "off", "samples", "early"]).drop_duplicates(SHAPE, keep="last")
     for part in parts:
-        # two digits, and none as an exponent
-        deviations = runs[part].map(lambda times: float(f"{np.std(times, ddof=1):.2g}"))
-        spread = runs[part].map(np.mean).map("{:,.1f} ± ".format) + deviations.map("{:,g}".format)
-        runs[part.removesuffix("_ms")] = spread.where(runs["samples"] > 1, "")
+        runs[part.removesuffix("_ms")] = runs[part].map(_tell_spread).where(runs["samples"] > 1, "")
     runs["batch × tokens"] = runs["batch_size"].astype(str) + " × " + runs["context_length"].astype(str)
     relative = runs[parts].map(lambda times: 100 * np.std(times, ddof=1) / np.mean(times))
     runs["largest_percent"] = relative.astype(float).max(axis="columns")
@@ -127,3 +128,10 @@ def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
     runs["backward over forward"] = both_ms[0] / both_ms[1]
     about = ["size", "batch × tokens", "precision", "samples", "largest_percent"]
     return runs[[*about, *MODES["train_step"], "backward over forward"]]
+
+
+def _tell_spread(times: Sequence[float]) -> str:
+    """Return mean and standard deviation with the last digit of the deviation's two: 1,610 ± 290."""
+    mean, deviation = np.mean(times), np.std(times, ddof=1)
+    place = digits.last_place(deviation or mean, math.nan) + 1
+    return f"{digits.rounded(mean, place)} ± {digits.rounded(deviation, place)}"

@@ -15,7 +15,7 @@ def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of attention's plain table of one machine, each beside *naive* on the same problem.
 
     - `type`: the precision, and if inputs in fp32 are converted to it. `line`: triton in bf16.
-    - `heads`: 8 × 1 heads of 64.
+    - `heads`: 8 sequences, 1 head of 64.
     - `naive_total_ms` with its ends, alone, or else of pairs. `naive_is_swapping`: half of it took new memory.
     - `over_naive_speedup` with its ends: of pairs with *naive*, or else the quotient of both times, between the
       quotients of their opposite ends. It is NaN for *naive* itself, and where it ran in one process of several.
@@ -39,12 +39,16 @@ def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
     is_lone = is_paired & (rows["paired_rounds"] == 1) & (rows["rounds"] > 1)
     ratio = ratio.mask(is_lone)
     kinds = rows["precision"].mask(~rows["native"].astype(bool), rows["precision"] + ", converted")
-    batches = rows["batch_size"].astype(str) + " × " + rows["num_heads"].astype(str)
+    batches = _count(rows["batch_size"], "sequence") + ", " + _count(rows["num_heads"], "head")
     return rows.assign(
         **ratio.add_prefix("over_naive_"),
         over_naive=verdicts.where(ratio["speedup"].notna(), "").mask(is_lone, "pairs in one process"),
         naive_is_swapping=rows["naive_is_swapping"].eq(True),
         type=kinds.replace("fp32, converted", "fp32"),
         line=rows["variant"] + " in " + rows["precision"],
-        heads=batches + " heads of " + rows["d_head"].astype(str),
+        heads=batches + " of " + rows["d_head"].astype(str),
     )
+
+
+def _count(numbers: pd.Series, noun: str) -> pd.Series:
+    return numbers.astype(str) + " " + noun + (numbers > 1).map({True: "s", False: ""})

@@ -143,7 +143,7 @@ def judge_buckets(sent: pd.DataFrame) -> str:
         text = f"in {size} {ways['best_mb'].iloc[0]:.2g} MB"
         if len(tried) > 1:
             is_apart = tried["total_ms_low"].max() > tried["total_ms_high"].min()
-            text += f", and the steps of {len(tried)} others {'differ' if is_apart else 'do not differ'} clearly"
+            text += f" ({len(tried)} sizes were timed: their steps {'differ' if is_apart else 'do not differ'} clearly)"
         lines.append(text)
     return f"The best bucket by the formula, if no parameter were larger: {'; '.join(lines)}." if lines else ""
 

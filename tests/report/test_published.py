@@ -113,14 +113,3 @@ def test_what_is_doubted_follows_from_the_tables():
     stated = [*printed[:3], *expected[3:]]
     assert computed == pytest.approx(stated, rel=0.02)
     assert expected[[1, 2]].tolist() == [4 * 256 * 1600 * 4 / 2**20, 7 * 48 + 1]
-
-
-def test_our_cases_stand_beside_those_of_each_source_and_hardware():
-    theirs = pd.DataFrame(
-        {"source": "write-up 1", "hardware": ["A", "B", "C"], "size": ["small", "small", "xl"], "ms": [1.0, 2.0, 3.0]}
-    )
-    own = pd.DataFrame({"size": ["small", "xl", "tiny"], "ms": [5.0, None, 1.0]})
-    both = published.beside(own, theirs, ["size"], "ms")
-    assert both["here"].tolist() == [5.0]
-    assert both[["write-up 1, A", "write-up 1, B"]].iloc[0].tolist() == [1.0, 2.0]
-    assert published.beside(own.iloc[1:], theirs, ["size"], "ms").empty

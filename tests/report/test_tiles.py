@@ -26,7 +26,7 @@ def test_in_pairs_with_plain_attention_the_ratio_is_theirs():
     told = compare({"variant": "tiled", "baseline_ms": 9.0, "paired_rounds": 2, **times(5.0, 4.0, 6.0), **pairs})
     row = told.loc["tiled"]
     assert (row["over_naive_speedup"], row["over_naive"], row["naive_total_ms"]) == (2.0, "faster", 9.0)
-    assert (row["line"], row["heads"], row["type"]) == ("tiled in bf16", "8 × 1 heads of 64", "bf16")
+    assert (row["line"], row["heads"], row["type"]) == ("tiled in bf16", "8 sequences, 1 head of 64", "bf16")
     # one process of several says too little
     lone = compare({"variant": "tiled", "paired_rounds": 1, **times(5.0, 4.0, 6.0), **pairs}).loc["tiled"]
     assert lone["over_naive"] == "pairs in one process"
