@@ -15,6 +15,7 @@ PRODUCTS, OTHERS, OPTIMIZER, OVERHEAD = "matrix products", "other kernels", "opt
 WAITS = "overhead and gaps"  # no kernel computes
 # of the classes of `lib.instruments.kernel_classes`; a fused kernel of attention counts as a product
 KINDS = {"matrix product": PRODUCTS, "attention": PRODUCTS, "optimizer": OPTIMIZER, "overhead": OVERHEAD}
+TOLD = (PRODUCTS, OPTIMIZER, OTHERS, WAITS)
 # the rows from the bound to the step
 BOUND, LIBRARY = "bound, by the best rates", "products: the library called is slower at best"
 SHAPES, IN_STEP = "products: alone, in these shapes, on average", "products: within the step, beyond that"
@@ -127,6 +128,28 @@ def split(parts: pd.DataFrame) -> str:
 def shares(parts: pd.DataFrame) -> pd.Series:
     """Return the percentage of one profiled step that each kind takes, the most first; see `lose`."""
     return _sum_kinds(parts, "share_percent", 100 - parts["share_percent"].sum())
+
+
+def list_shares(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Return `shares` of every process's profile of some steps, each with `_percent` after its kind.
+
+    There is a row for each process and step, with its CASE."""
+    rows = []
+    for _, of_round in records.groupby("round"):
+        for case, parts in by_kind(of_round).merge(steps[CASE]).groupby(CASE):
+            rows.append(dict(zip(CASE, case, strict=True)) | shares(parts).add_suffix("_percent").to_dict())
+    return pd.DataFrame(rows, columns=[*CASE, *[f"{kind}_percent" for kind in TOLD]])
+
+
+def tell_range(every: pd.DataFrame) -> str:
+    """Say between which shares the processes of one step of `list_shares` lie; nothing if there is one."""
+    if len(every) < 2:
+        return ""
+    ranges = []
+    for kind in TOLD:
+        percent = every[f"{kind}_percent"]
+        ranges.append(f"{kind} {percent.min():.0f} to {percent.max():.0f}%")
+    return f" Of {len(every)} profiles it is the shortest: over all of them {', '.join(ranges)}."
 
 
 def lose(parts: pd.DataFrame) -> pd.Series:

@@ -225,7 +225,7 @@ def price(rung: tuple) -> str:
     switches = rung.switch.split("+")
     prices = []
     if rung.switch == "masters" and rung.switch_optimizer_speedup < 1:
-        prices.append(f"an optimizer's step that takes {1 / rung.switch_optimizer_speedup:.2f} times as long")
+        prices.append(f"an optimizer's step that takes about {1 / rung.switch_optimizer_speedup:.1f} times as long")
     if {"bf16_products", "bf16"}.intersection(switches) and rung.logits_error > bounds.EXACT:
         prices.append(f"logits off by {100 * rung.logits_error:.2g}%")
     elif "bf16_products" in switches and rung.logits_error <= bounds.EXACT:

@@ -63,7 +63,8 @@ def test_steps_of_replicas_are_told_beside_one_process_on_the_same_batch():
 
 
 def test_a_step_is_the_work_the_optimizer_of_each_other_rank_and_what_is_left_of_messages():
-    sent = {"messages": 3, "largest_message_mib": 1.0, "one_ms": 10.0, "one_optimizer_ms": 2.0}
+    sent = {"messages": 3, "largest_message_mib": 1.0, "one_optimizer_ms": 2.0}
+    sent |= {"one_ms": 10.0, "one_ms_low": 9.0, "one_ms_high": None}
     steps = rows({"variant": "naive"}, {"variant": "bucketed"}, {"variant": "sharded"}, **sent)
     reduces = waits.fit_lines(messages([0.5 + mb / 2 for mb in SIZES_MB]))
     naive, bucketed = waits.predict_steps(steps, reduces).itertuples()
@@ -71,6 +72,9 @@ def test_a_step_is_the_work_the_optimizer_of_each_other_rank_and_what_is_left_of
     assert naive.predicted_wait_ms == pytest.approx(3 * 0.5 + 4 / 2)
     assert bucketed.predicted_wait_ms == pytest.approx(3 * 0.5 + 2**20 / 1e6 / 2)
     assert naive.predicted_step_ms == pytest.approx(12.0 + naive.predicted_wait_ms)
+    # the prediction is no surer than the step of one process
+    assert naive.predicted_step_ms - naive.predicted_step_ms_low == pytest.approx(1.0)
+    assert naive.predicted_step_ms == naive.predicted_step_ms_high
     assert naive.best_mb == pytest.approx(math.sqrt(4 * 2 * 0.5))
     (on_gpu, _) = waits.predict_steps(steps.assign(device="cuda"), reduces).itertuples()
     assert on_gpu.predicted_step_ms == pytest.approx(6.0 + naive.predicted_wait_ms)
