@@ -149,7 +149,7 @@ def tell_range(every: pd.DataFrame) -> str:
     for kind in TOLD:
         percent = every[f"{kind}_percent"]
         ranges.append(f"{kind} {percent.min():.0f} to {percent.max():.0f}%")
-    return f" Of {len(every)} profiles it is the shortest: over all of them {', '.join(ranges)}."
+    return f" It is the shortest of {len(every)} profiles (in all of them {', '.join(ranges)})."
 
 
 def lose(parts: pd.DataFrame) -> pd.Series:

@@ -14,12 +14,15 @@ IN_PAIRS = dict(zip(["baseline_ms", "baseline_ms_low", "baseline_ms_high"], TOTA
 def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of attention's plain table of one machine, each beside *naive* on the same problem.
 
+    Those of `list_paired_naive` are among them. New columns:
+
     - `type`: the precision, and if inputs in fp32 are converted to it. `line`: triton in bf16.
     - `heads`: 8 sequences, 1 head of 64.
     - `naive_total_ms` with its ends, alone, or else of pairs. `naive_is_swapping`: half of it took new memory.
     - `over_naive_speedup` with its ends: of pairs with *naive*, or else the quotient of both times, between the
       quotients of their opposite ends. It is NaN for *naive* itself, and where it ran in one process of several.
     - `over_naive`: faster, slower, same or unclear. Of a quotient it goes by those ends that are known."""
+    here = pd.concat([here, list_paired_naive(here)], ignore_index=True)
     is_paired = (here["baseline"] == "naive") & (here["variant"] != "naive")
     pairs = here[is_paired].drop(columns=TOTAL).rename(columns=IN_PAIRS)
     naive = pd.concat([here.query("variant == 'naive' and total_ms > 0"), pairs]).drop_duplicates(PROBLEM)
@@ -48,6 +51,18 @@ def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
         line=rows["variant"] + " in " + rows["precision"],
         heads=batches + " of " + rows["d_head"].astype(str),
     )
+
+
+def list_paired_naive(here: pd.DataFrame) -> pd.DataFrame:
+    """Return a row of *naive* for each problem at which it ran as a baseline in pairs, and not alone."""
+    alone = here.query("variant == 'naive'")[PROBLEM]
+    pairs = here[(here["baseline"] == "naive") & (here["variant"] != "naive")].drop_duplicates(PROBLEM)
+    pairs = pairs.drop(columns=pairs.filter(regex=r"^(total|forward|backward)_ms"))
+    names = pairs.columns.str.replace("baseline_ms", "total_ms")
+    pairs = pairs.set_axis(names.str.replace(r"^baseline_(forward|backward)_ms", r"\1_ms", regex=True), axis="columns")
+    unseen = pairs[~pd.MultiIndex.from_frame(pairs[PROBLEM]).isin(pd.MultiIndex.from_frame(alone))]
+    no_ratio = dict.fromkeys(ENDS, np.nan)
+    return unseen.assign(variant="naive", status="of pairs", baseline="", verdict="", new_memory=0, **no_ratio)
 
 
 def _count(numbers: pd.Series, noun: str) -> pd.Series:

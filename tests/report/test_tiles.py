@@ -27,6 +27,8 @@ def test_in_pairs_with_plain_attention_the_ratio_is_theirs():
     row = told.loc["tiled"]
     assert (row["over_naive_speedup"], row["over_naive"], row["naive_total_ms"]) == (2.0, "faster", 9.0)
     assert (row["line"], row["heads"], row["type"]) == ("tiled in bf16", "8 sequences, 1 head of 64", "bf16")
+    # naive was not timed alone
+    assert told.loc["naive", ["total_ms", "status"]].tolist() == [9.0, "of pairs"]
     # one process of several says too little
     lone = compare({"variant": "tiled", "paired_rounds": 1, **times(5.0, 4.0, 6.0), **pairs}).loc["tiled"]
     assert lone["over_naive"] == "pairs in one process"
