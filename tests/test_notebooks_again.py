@@ -238,6 +238,14 @@ def test_compiling_is_told_of_a_step_alone_where_it_is_measured_by_hand(run_agai
     assert "compile.attention" not in told
 
 
+def test_compiling_ends_without_an_error_where_a_sweep_ended_before_it(run_again):
+    around = {"machine": "early-1c", "hardware": "a test"}
+    for case in cases.grid("step", size="tiny", context_length=16):
+        phases = {f"{phase}_ms": [1.0, 2.0] for phase in ("forward", "backward", "optimizer", "total")}
+        records.save(records.create("step", vars(case), 1, "ok", phases | {"parameters": 1.0}, around))
+    assert not [key for key in run_again("compile", machine="early-1c") if key.startswith("compile.why")]
+
+
 def test_compiling_pays_after_what_it_costs_over_what_it_saves(run_again):
     shown = []
     time = r"([\d.]+)(?: \([^)]*\))? (m?s)"

@@ -81,7 +81,8 @@ def predict_steps(steps: pd.DataFrame, reduces: pd.DataFrame) -> pd.DataFrame:
     - `hidden_ms`: what is left of those that travel beside the backward pass, m o + s / w with the largest message s.
     - `predicted_wait_ms`: the first of naive, and the second of the others.
     - `predicted_step_ms`, with the ends of `one_ms`: the wait after the work. Ranks on one machine's cores do the work
-      of one process, and each runs the whole optimizer besides; GPUs divide the work.
+      of one process, and each runs the whole optimizer besides; messages take these cores, so that none hides. GPUs
+      divide the work.
     - `best_mb`: the best bucket, sqrt(S w o)."""
     lines = reduces.drop_duplicates(["world", "backend"])[["world", "backend", "latency_ms", "mb_ms"]]
     sent = steps[steps["variant"].isin(REPLICAS)].merge(lines, "left", ["world", "backend"])
@@ -91,10 +92,12 @@ def predict_steps(steps: pd.DataFrame, reduces: pd.DataFrame) -> pd.DataFrame:
     sent["in_turn_ms"] = calls_ms + gradients_mb * sent["mb_ms"]
     sent["hidden_ms"] = (calls_ms + largest_mb * sent["mb_ms"]).where(sent["variant"] != "naive")
     sent["predicted_wait_ms"] = sent["hidden_ms"].fillna(sent["in_turn_ms"])
-    devices = sent["world"].where(sent["device"] != "cpu", 1)
+    is_shared = sent["device"] == "cpu"
+    devices = sent["world"].where(~is_shared, 1)
+    sent_ms = sent["in_turn_ms"].where(is_shared, sent["predicted_wait_ms"])
     for end in ("", "_low", "_high"):
         work_ms = sent[f"one_ms{end}"].fillna(sent["one_ms"]) + (sent["world"] - 1) * sent["one_optimizer_ms"]
-        sent[f"predicted_step_ms{end}"] = work_ms / devices + sent["predicted_wait_ms"]
+        sent[f"predicted_step_ms{end}"] = work_ms / devices + sent_ms
     sent["best_mb"] = (gradients_mb * sent["latency_ms"] / sent["mb_ms"]) ** 0.5
     return sent.sort_values(["parameters", "messages"])
 
