@@ -102,10 +102,8 @@ def tell_deviations(machine: str) -> dict[str, tuple[str, list[str]]]:
     texts = runs["size"].astype(str) + " " + runs["forward"] + ", " + runs["backward"] + ", " + runs["optimizer"]
     texts += runs["samples"].map(" ({} steps".format) + runs["largest_percent"].map(", up to {:.0f}%)".format)
     ratios = runs["size"].astype(str) + runs["backward over forward"].map(" {:.1f}".format)
-    lead = (
-        "Mean ± deviation of forward, backward, optimizer at 4 × 128 tokens in fp32, in ms, of one process each, the "
-    )
-    lead += "one in the middle or the faster of two: "
+    lead = "Mean ± deviation of forward, backward, optimizer at 4 × 128 tokens in fp32, in ms, of one process each, "
+    lead += "that in the middle or the faster of two: "
     backward = "The backward pass takes so many times as long as the forward pass, where FLOPs predict 2: "
     return {"deviations": (lead, list(texts)), "backward": (backward, list(ratios))}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lib.catalog import CATALOG
-from lib.config import MODES, SIZES
+from lib.config import MODES
 from lib.instruments import kernel_classes
 from lib.report import bounds
 from lib.report.sentences import number
@@ -18,9 +18,9 @@ KINDS = {"matrix product": PRODUCTS, "attention": PRODUCTS, "optimizer": OPTIMIZ
 TOLD = (PRODUCTS, OPTIMIZER, OTHERS, WAITS)
 # the rows from the bound to the step
 BOUND, LIBRARY = "bound, by the best rates", "products: the library called is slower at best"
-SHAPES, IN_STEP = "products: alone, in these shapes, on average", "products: within the step, beyond that"
+IN_STEP = "products: in these shapes, within the step"
 TOTAL = "the step under the profiler"
-CASCADE = pd.Index([BOUND, LIBRARY, SHAPES, IN_STEP, OTHERS, OPTIMIZER, WAITS, TOTAL], name="part")
+CASCADE = pd.Index([BOUND, LIBRARY, IN_STEP, OTHERS, OPTIMIZER, WAITS, TOTAL], name="part")
 CURES = {
     PRODUCTS: "take a faster arithmetic, such as bf16",
     OTHERS: "fuse more of what moves data",
@@ -80,7 +80,7 @@ def sum_up(parts: pd.DataFrame) -> pd.DataFrame:
     """Return one row a case of `by_kind`, with the columns of the plain table.
 
     - `calls`, `kernels_ms`, `filled_percent`: the share of the profiled iteration that kernels and overhead fill.
-    - `products_percent`, `waits_percent`: the shares of products, and of overhead and gaps.
+    - `products_percent`: the share of products.
     - `products_in_forward_percent`, `products_in_step_percent`: of the time that is filled.
     - `launches_ms`: the calls, each as long as one that computes next to nothing.
     - `model`: small at 4 × 128 tokens in fp32. `how`: compiled, naive attention, fused. `step`: train step of both."""
@@ -88,13 +88,11 @@ def sum_up(parts: pd.DataFrame) -> pd.DataFrame:
     counted = parts.assign(
         filled_percent=parts["share_percent"],
         products_percent=parts["share_percent"].where(is_product, 0.0),
-        overhead_percent=parts["share_percent"].where(parts["kind"] == OVERHEAD, 0.0),
     )
-    names = ["calls", "kernels_ms", "filled_percent", "products_percent", "overhead_percent"]
+    names = ["calls", "kernels_ms", "filled_percent", "products_percent"]
     sums = counted.groupby(CASE, sort=False)[names].sum()
     ahead = counted[counted["phase"] == "forward"].groupby(CASE)[names].sum()
     sums = sums.assign(
-        waits_percent=(100 - sums["filled_percent"]).clip(lower=0) + sums["overhead_percent"],
         products_in_forward_percent=100 * ahead["products_percent"] / ahead["filled_percent"],
         products_in_step_percent=100 * sums["products_percent"] / sums["filled_percent"],
     )
@@ -173,27 +171,19 @@ def cascade(parts: pd.DataFrame, step: pd.DataFrame) -> pd.DataFrame:
     """Return the parts that lead from the bound of one profiled step to its time.
 
     Columns: `ms` and `percent`, which add up to the last row. `parts` are its rows of `by_kind`, `step` its row of
-    `sum_up`. The rows are those of CASCADE, empty where there is nothing. What products lose has three: by the
-    library, whose best rate is below that of another one; by their shapes, where the ceilings have the same products
-    alone; and the rest. Without a bound all rows are empty."""
+    `sum_up`. The rows are those of CASCADE, empty where there is nothing. What products lose has two: by the library,
+    whose best rate is below that of another one, and the rest. Without a bound all rows are empty."""
     lost_ms = lose(parts)
     if lost_ms.empty:
         return pd.DataFrame(index=CASCADE, columns=["ms", "percent"], dtype=float)
     (row,) = step.itertuples()
     products, _ = bounds.list_rates(bounds.load_ceilings(row.machine).merge(step[["device"]]))
-    called = products[products["arithmetic"] == row.precision]
-    whole_step = ["products", row.batch_size * row.context_length, SIZES[row.size].d_model]
-    alone = called[(called[["operation", "rows", "columns"]] == whole_step).all(axis="columns")]
+    called = products.loc[products["arithmetic"] == row.precision, "rate"].max()
     best = products.loc[products["precision"] == row.precision, "rate"].max()
-    bound_ms = parts.loc[parts["kind"] == PRODUCTS, "bound_ms"].sum()
-    library_ms = bound_ms * best / called["rate"].max()
-    alone_ms = library_ms  # what their shapes lose is in the rest then
-    if len(alone):
-        flops_ms = (alone["flops"] / alone["total_ms"].map(np.median)).astype(float)
-        alone_ms = bound_ms * best / 1e3 / np.exp(np.log(flops_ms).mean())
+    library_ms = parts.loc[parts["kind"] == PRODUCTS, "bound_ms"].sum() * (best / called - 1)
     step_ms = max(row.profiled_total_ms, parts["kernels_ms"].sum())
-    by_part = {LIBRARY: library_ms - bound_ms, SHAPES: alone_ms - library_ms, **lost_ms}
-    by_part |= {IN_STEP: lost_ms[PRODUCTS] - (alone_ms - bound_ms), BOUND: step_ms - lost_ms.sum(), TOTAL: step_ms}
+    by_part = {**lost_ms, LIBRARY: library_ms, IN_STEP: lost_ms[PRODUCTS] - library_ms}
+    by_part |= {BOUND: step_ms - lost_ms.sum(), TOTAL: step_ms}
     took_ms = pd.Series(by_part)
     took_ms = took_ms[took_ms.abs() > 1e-6].reindex(CASCADE)
     return pd.DataFrame({"ms": took_ms, "percent": 100 * took_ms / step_ms})

@@ -8,7 +8,6 @@ from lib.report.rungs import ENDS
 PROBLEM = ["batch_size", "num_heads", "d_head", "causal", "precision", "native", "cold", "seq_len"]
 OURS = ("tiled", "flash_compiled", "triton")
 TOTAL = ["total_ms", "total_ms_low", "total_ms_high"]
-IN_PAIRS = dict(zip(["baseline_ms", "baseline_ms_low", "baseline_ms_high"], TOTAL, strict=True))
 
 
 def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
@@ -24,8 +23,7 @@ def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
     - `over_naive`: faster, slower, same or unclear. Of a quotient it goes by those ends that are known."""
     here = pd.concat([here, list_paired_naive(here)], ignore_index=True)
     is_paired = (here["baseline"] == "naive") & (here["variant"] != "naive")
-    pairs = here[is_paired].drop(columns=TOTAL).rename(columns=IN_PAIRS)
-    naive = pd.concat([here.query("variant == 'naive' and total_ms > 0"), pairs]).drop_duplicates(PROBLEM)
+    naive = here.query("variant == 'naive' and total_ms > 0")
     naive = naive.assign(is_swapping=2 * naive["new_memory"] >= naive["rounds"])
     naive = naive.set_index(PROBLEM)[[*TOTAL, "is_swapping"]].add_prefix("naive_")
     rows = here.join(naive, PROBLEM)

@@ -41,6 +41,18 @@ def test_of_several_profiles_the_shortest_is_told_with_its_own_attention(records
     assert times_ms[0] == times_ms[1] > 0
 
 
+def test_the_shares_of_all_profiles_are_told_beside_the_shortest(records):
+    one = of_small(profiles.choose(records))
+    every = profiles.list_shares(one, one)
+    assert profiles.tell_range(every) == ""
+    (own,) = every.filter(like="_percent").to_dict("records")
+    assert own == pytest.approx(profiles.shares(profiles.by_kind(one)).add_suffix("_percent").to_dict())
+    slower = every.assign(optimizer_percent=99.0)
+    text = profiles.tell_range(pd.concat([every, slower]))
+    assert text.startswith(" It is the shortest of 2 profiles (in all of them matrix products ")
+    assert f"optimizer {own['optimizer_percent']:.0f} to 99%" in text
+
+
 def test_losses_and_the_bound_add_up_to_the_step(parts, records):
     step = of_small(parts)
     (whole,) = of_small(table(profiles.choose(records))).itertuples()
@@ -58,9 +70,6 @@ def test_a_cascade_leads_from_the_bound_to_the_step(records, monkeypatch):
         # another library, which rounds nothing, does 1 TFLOP/s, the one that is called 200 GFLOP/s at best
         {**facts, "operation": "matmul", "precision": "bf16_products", "total_ms": [1_000.0]},
         {**facts, "operation": "matmul", "precision": "fp32", "total_ms": [5_000.0]},
-        # the products of the whole step: 50 GFLOP/s on average
-        {**facts, "operation": "products", "precision": "fp32", "total_ms": [10_000.0]},
-        {**facts, "operation": "products", "precision": "fp32", "total_ms": [40_000.0]},
         {**facts, "operation": "copy", "precision": "fp32", "moved_bytes": 1e9, "total_ms": [100.0]},
     ]
     monkeypatch.setattr(bounds, "load_ceilings", lambda _: pd.DataFrame(runs))
@@ -71,8 +80,7 @@ def test_a_cascade_leads_from_the_bound_to_the_step(records, monkeypatch):
     assert spent_ms[profiles.TOTAL] == pytest.approx(max(*step["profiled_total_ms"], parts["kernels_ms"].sum()))
     gflops = (step["forward_flops"] + step["backward_flops"]).sum() / 1e9
     assert spent_ms[profiles.LIBRARY] == pytest.approx(gflops * (1e3 / 200 - 1e3 / 1000))
-    assert spent_ms[profiles.SHAPES] == pytest.approx(gflops * (1e3 / 50 - 1e3 / 200))
-    in_products_ms = spent_ms[[profiles.LIBRARY, profiles.SHAPES, profiles.IN_STEP]].sum()
+    in_products_ms = spent_ms[[profiles.LIBRARY, profiles.IN_STEP]].sum()
     assert in_products_ms == pytest.approx(profiles.lose(parts)[profiles.PRODUCTS])
     assert profiles.cascade(parts.assign(bound_ms=float("nan")), step).isna().all(axis=None)
 

@@ -106,6 +106,11 @@ def test_a_first_iteration_that_loaded_what_another_process_compiled_does_not_co
     start = rungs.cold_starts(records).iloc[0]
     assert (start["first_ms"], start["first_ms_low"], start["first_ms_high"]) == (14000, 13000, 15000)
     assert rungs.cold_starts(records[:0]).empty
+    # an iteration that takes long by itself: what counts is the time beyond the later ones
+    long = pd.DataFrame(
+        [case | {"first_iteration_ms": first, "paired_ms": [3000.0]} for first in ([19000.0], [4000.0])]
+    )
+    assert rungs.cold_starts(long).iloc[0][["first_ms", "first_ms_low"]].tolist() == [19000, 19000]
 
 
 def test_a_gain_is_told_over_the_rung_before_and_a_wide_interval_decides_nothing():
@@ -125,7 +130,8 @@ def test_a_gain_is_told_over_the_rung_before_and_a_wide_interval_decides_nothing
         "probable",
         "a first step that compiles 2 s",
     ]
-    ends = {"switch_speedup": 1.0, "switch_speedup_low": [0.95, 0.85, 0.8], "switch_speedup_high": [1.05, 1.1, 0.9]}
+    ends = {"switch_speedup": 1.0, "switch_speedup_low": [0.95, 0.95, 0.8], "switch_speedup_high": [1.05, 1.096, 0.9]}
+    # an end that reads 1.10 reaches 10%
     other = table[:3].assign(switch_advice="none", switch_verdict=["unclear", "unclear", "slower"], **ends)
     assert list(rungs.describe(other)["seen"]) == ["no gain seen", "undecided", "slower"]
 

@@ -11,7 +11,7 @@ KNOWN = SHAPE | {"precision": "bf16", "native": True, "new_memory": 0, "rounds":
 
 def compare(*rows):
     """Return the rows, some columns of which may be missing, beside plain attention."""
-    columns = [*KNOWN, "variant", "baseline", "verdict", *tiles.TOTAL, *tiles.ENDS, *tiles.IN_PAIRS]
+    columns = [*KNOWN, "variant", "baseline", "verdict", *tiles.TOTAL, *tiles.ENDS, "baseline_ms"]
     texts = {"baseline": "", "verdict": ""}
     frame = pd.DataFrame([KNOWN | texts | row for row in rows]).reindex(columns=columns)
     return tiles.beside_naive(frame).set_index("variant")
