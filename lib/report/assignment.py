@@ -14,7 +14,6 @@ from lib.report.table import load
 
 SMALL_BUCKETS, WHOLE = "bucketed, 1 MiB", "flat"
 ALIGNED = ("synchronization_ms", "total_ms")
-ALIKE = 1.1  # forward passes send nothing: where they differ by more, so did the hours in which they were timed
 STATES = "{size} by {way} {initial_mib:,.0f} / {before_step_mib:,.0f} / {after_all_mib:,.0f}, peak {peak_mib:,.0f}"
 
 
@@ -42,7 +41,6 @@ def tell_ranks(machine: str) -> dict[str, tuple[str, list[str]]]:
         "flat": ("The step by flat against naive: ", [flat] if flat else []),
         "steps": ("Steps by the MiB of a bucket: ", buckets),
         "aligned": ("Buckets of 1 MiB should wait less than one message, and step faster: ", align_buckets(ranks)),
-        "buckets": ("Buckets of 1 MiB beside one message: ", compare_buckets(ranks)),
         "states": (
             "MiB of a rank when built / before / after the optimizer's first step, whole by bucketed: ",
             [STATES.format_map(row) for row in states.to_dict("records")],
@@ -70,22 +68,6 @@ def align_buckets(ranks: pd.DataFrame) -> list[str]:
         texts.append(
             f"in {size} they {'' if waits else 'do not '}wait less and {'' if steps else 'do not '}step faster"
         )
-    return texts
-
-
-def compare_buckets(ranks: pd.DataFrame) -> list[str]:
-    """Compare backward pass and wait of small buckets with those of one message.
-
-    They are compared where forward passes are alike."""
-    both = ranks[ranks["way"].isin([SMALL_BUCKETS, WHOLE])]
-    apart = both.groupby("size")["forward_ms"].agg(lambda ms: ms.max() / ms.min())
-    alike = both[both["size"].map(apart).astype(float) < ALIKE]
-    texts = []
-    backward, wait = (sentences.sides(alike, SMALL_BUCKETS, WHOLE, part) for part in ("backward", "synchronization"))
-    if wait:
-        texts.append(f"backward pass {backward}; wait {wait}")
-    for size, ratio in apart[apart >= ALIKE].items():
-        texts.append(f"undecided in {size}: its forward pass differs {ratio:.2f}×, too")
     return texts
 
 

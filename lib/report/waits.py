@@ -119,22 +119,14 @@ def compare(sent: pd.DataFrame) -> pd.Series:
 
 
 def judge(sent: pd.DataFrame) -> str:
-    """Say how many steps and waits of `predict_steps` came as predicted or not, and if optimizers did."""
+    """Say how many steps and waits of `predict_steps` came as predicted or not."""
     came = compare(sent)
     known = came[came != ""]
     if known.empty:
         return ""
     count = {word: known.str.contains(word).sum() or "none" for word in ("later", "earlier", "longer", "shorter")}
     lines = f"Of {len(known)} steps {count['later']} came later than predicted and {count['earlier']} earlier; "
-    lines += f"{count['longer']} waited longer and {count['shorter']} shorter."
-    on_cpu = sent[sent["device"] == "cpu"]
-    times = on_cpu["optimizer_ms"] / (on_cpu["world"] * on_cpu["one_optimizer_ms"])
-    times = times.groupby(on_cpu["size"], sort=False).median()
-    slow = [f"in {size} {ratio:.1f} times" for size, ratio in times.items() if ratio > 1.1]
-    if slow:
-        lines += f" The ranks' optimizers at once take {' and '.join(slow)} as long as predicted: they probably share "
-        lines += "the memory's bandwidth."
-    return lines
+    return f"{lines}{count['longer']} waited longer and {count['shorter']} shorter."
 
 
 def judge_buckets(sent: pd.DataFrame) -> str:
@@ -150,21 +142,6 @@ def judge_buckets(sent: pd.DataFrame) -> str:
             text += f" ({len(tried)} sizes were timed: their steps {'differ' if is_apart else 'do not differ'} clearly)"
         lines.append(text)
     return f"The best bucket by the formula, if no parameter were larger: {'; '.join(lines)}." if lines else ""
-
-
-def find_twins(sent: pd.DataFrame) -> str:
-    """Say by how much steps differ whose messages are the same, as of buckets that are flat."""
-    steps = sent[["size", "variant", "messages", "total_ms"]]
-    buckets = steps[steps["variant"] == "bucketed"].dropna(subset=["messages", "total_ms"])
-    others = steps[steps["variant"].isin(["flat", "overlap"])]
-    pairs = buckets.merge(others, on=["size", "messages"], suffixes=("", "_twin"))
-    logs = np.log(pairs["total_ms"] / pairs["total_ms_twin"]).abs()
-    twins = []
-    for size, those in logs.groupby(pairs["size"], sort=False):
-        twins.append(f"{100 * np.expm1(those.max()):.0f}% in {size}")
-    if not twins:
-        return ""
-    return f"Ways that send identical messages differ by {' and '.join(twins)}: so small a difference means nothing."
 
 
 def cover_percent(events: pd.DataFrame, message: str, phase: str) -> float:
