@@ -120,9 +120,9 @@ def read_number(text):
     return scale * float(number), scale * 10.0**exponent / 2
 
 
-def is_same(fact, told):
+def is_same(fact, words):
     """Tell if a fact of a case is what an answer calls it; of 0.01 a table has 0.0100."""
-    text = str(told).replace(",", "")
+    text = str(words).replace(",", "")
     if isinstance(fact, float):
         return fact == float(text)
     return str(fact) == text
@@ -145,10 +145,10 @@ def agrees(processes, numbers):
 
 @pytest.mark.parametrize(("key", "experiment", "unsaid", "words"), ANSWERS)
 def test_an_answer_is_that_of_a_case_with_its_words(key, experiment, unsaid, words):
-    told = []
+    matches = []
     for file in REFERENCE.glob("*/answers.json"):
-        told += [(file, match) for match in re.finditer(words, json.loads(file.read_text()).get(key, ""))]
-    for file, match in told:
+        matches += [(file, match) for match in re.finditer(words, json.loads(file.read_text()).get(key, ""))]
+    for file, match in matches:
         numbers = {name: text for name, text in match.groupdict().items() if name in NUMBERS or name.endswith("_ms")}
         values = {name: WORDS.get(text, text) for name, text in match.groupdict().items() if name not in numbers}
         files = [file.with_name(f"{name}.jsonl") for name in experiment.split()]
@@ -163,4 +163,26 @@ def test_an_answer_is_that_of_a_case_with_its_words(key, experiment, unsaid, wor
                 break
         else:
             pytest.fail(f"no case of {file.parent.name} has this: {match[0]}")
-    assert told, "no report has this answer in these words"
+    assert matches, "no report has this answer in these words"
+
+
+def test_what_the_faster_library_saves_follows_from_the_ratios_of_two_rungs_to_plain():
+    folder = REFERENCE / "epyc-2c-1419"
+    records = pd.read_json(folder / "ladder.jsonl", lines=True)
+    small = {"size": "small", "batch_size": 4, "context_length": 128}
+    speedup, plain_ms = {}, {}
+    for switches in ("fused", "fused+bf16_products"):
+        runs = records[[case["switches"] == switches and small.items() <= case.items() for case in records["case"]]]
+        speedup[switches] = gmean([np.exp(log_ratio(run)) for run in runs["metrics"]])
+        plain_ms[switches] = gmean([np.median(run["baseline_ms"]) for run in runs["metrics"]])
+    saved_ms = plain_ms["fused+bf16_products"] * (1 / speedup["fused"] - 1 / speedup["fused+bf16_products"])
+    text = json.loads((folder / "answers.json").read_text())["ladder.library"]
+    assert saved_ms == pytest.approx(float(re.search(r"it saves (\d+) \(", text)[1]), abs=10)
+
+
+def test_products_have_one_share_of_a_step():
+    for file in REFERENCE.glob("*/answers.json"):
+        answers = json.loads(file.read_text())
+        share = re.search(r"take (\d+)% of the", answers["kernels.finding"])[1]
+        assert f"matrix products {share}%" in answers["kernels"]
+        assert re.search(rf"matrix products \d+% and {share}%", answers["kernels.products"])

@@ -121,9 +121,9 @@ def test_a_copy_and_a_pickle_of_model_and_optimizer_train_on_with_equal_bits():
     file.seek(0)
     copies = [copy.deepcopy(pair), torch.load(file, weights_only=False)]
     losses = train(*pair)
-    for other in copies:
-        assert train(*other) == losses
-        check(full(*other), full(*pair), 0)
+    for copied in copies:
+        assert train(*copied) == losses
+        check(full(*copied), full(*pair), 0)
 
 
 def test_training_resumes_with_equal_bits_and_from_the_state_of_plain_adamw():
@@ -133,11 +133,11 @@ def test_training_resumes_with_equal_bits_and_from_the_state_of_plain_adamw():
     torch.save((network.state_dict(), optimizer.state_dict()), file)
     file.seek(0)
     weights, state = torch.load(file, weights_only=True)
-    other, resumed = rounded()
-    other.load_state_dict(weights)
+    restored, resumed = rounded()
+    restored.load_state_dict(weights)
     resumed.load_state_dict(state)
-    assert train(other, resumed) == train(network, optimizer)
-    check(full(other, resumed), full(network, optimizer), 0)
+    assert train(restored, resumed) == train(network, optimizer)
+    check(full(restored, resumed), full(network, optimizer), 0)
     reference = plain()
     train(*reference)
     network, optimizer = rounded(lambda network: network.load_state_dict(reference[0].state_dict()))
@@ -263,5 +263,5 @@ def test_a_master_is_followed_as_long_as_the_weight_is_its_rounding():
     master = torch.cat([bits, bits & -0x10000 | 0x8000]).view(torch.float32)
     weight = master.to(torch.bfloat16)
     assert torch.equal(fast._follow(weight, master), master)
-    other = (weight.view(torch.int16) + 1).view(torch.bfloat16)
-    assert torch.equal(fast._follow(other, master), other.float())
+    neighbour = (weight.view(torch.int16) + 1).view(torch.bfloat16)
+    assert torch.equal(fast._follow(neighbour, master), neighbour.float())

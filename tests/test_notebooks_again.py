@@ -136,10 +136,10 @@ def seen(cell):
     return texts
 
 
-def check(name, told):
+def check(name, answers):
     """A chapter has an answer, and none tells a value that is missing."""
-    assert any(key.startswith(name) for key in told)
-    for text in told.values():
+    assert any(key.startswith(name) for key in answers)
+    for text in answers.values():
         assert not MISSING.search(text), text
 
 
@@ -172,39 +172,39 @@ def test_flash_tells_of_the_longest_sequence_alone(run_again):
         ms = case.seq_len / 16 * (1 if case.variant == "tiled" else 2)
         metrics = {f"{part}_ms": [ms] * 10 for part in ("forward", "backward", "total")}
         records.save(records.create("attention", vars(case), 1, "ok", metrics, around))
-    told = run_again("flash", machine="flash-1c")
-    assert "1 sequence of 48 tokens and 1 head of 64: in fp32 tiled takes 3.00 ms." in told["flash"]
+    answers = run_again("flash", machine="flash-1c")
+    assert "1 sequence of 48 tokens and 1 head of 64: in fp32 tiled takes 3.00 ms." in answers["flash"]
 
 
 @pytest.mark.parametrize("tokens", [2**20, 1000])
 def test_accounting_measures_nothing_and_answers_from_its_formulas(tokens, run_again):
     # as YAML reads it
-    told = run_again("accounting", tokens=tokens, flops="4.6e14", machine="small-1c")
-    check("accounting", told)
+    answers = run_again("accounting", tokens=tokens, flops="4.6e14", machine="small-1c")
+    check("accounting", answers)
     # the most devices that share the step where messages follow products
     a = tokens * 1.8e11 / 4.6e14
     b = 1.5 * 53_248 * 1.8e11 / 4.6e14
-    assert f"{int((a + b + a * b) ** 2 / (4 * a * b)):,} devices" in told["accounting.in_turn"]
+    assert f"{int((a + b + a * b) ** 2 / (4 * a * b)):,} devices" in answers["accounting.in_turn"]
 
 
 @pytest.mark.parametrize("name", ONLY_TELLING)
 @pytest.mark.parametrize("machine", ["small-1c", "xeon-2c-0e51"])
 def test_a_chapter_that_measures_nothing_tells_what_there_is(name, machine, run_again):
-    told = run_again(name, machine=machine)
-    assert not any(MISSING.search(text) for text in told.values()), told
+    answers = run_again(name, machine=machine)
+    assert not any(MISSING.search(text) for text in answers.values()), answers
 
 
 @pytest.mark.parametrize("machine", ["small-1c", "unheard-of", "xeon-2c-0e51", "nvidia-h100-80gb-hbm3-6a71"])
 def test_write_ups_are_told_with_and_without_records_of_a_machine(machine, run_again):
-    told = run_again("published", machine=machine)
-    check("published", told)
-    assert ("published.here" in told) == (machine[-4:] in ("0e51", "6a71"))
+    answers = run_again("published", machine=machine)
+    check("published", answers)
+    assert ("published.here" in answers) == (machine[-4:] in ("0e51", "6a71"))
 
 
 @pytest.mark.parametrize("name", MEASURING)
 def test_where_every_case_ran_out_of_memory_it_ends_without_an_error(name, run_again):
-    told = run_again(name, machine="small-1c")
-    assert not any(MISSING.search(text) for text in told.values()), told
+    answers = run_again(name, machine="small-1c")
+    assert not any(MISSING.search(text) for text in answers.values()), answers
 
 
 def test_ranks_are_compared_with_one_process_on_the_same_batch(run_again):
@@ -217,8 +217,8 @@ def test_ranks_are_compared_with_one_process_on_the_same_batch(run_again):
             metrics = {"total_ms": [ms] * 10, "parameters": 10, **{name: [1.0] for name in kept}}
             for round in (1, 2, 3):
                 records.save(records.create("parallel", case, round, "ok", metrics, around))
-    told = run_again("parallel", machine="two-1c")
-    assert re.search(r"gloo, against one process .*: in tiny 3\.0+ .* ms against 1\.0+ ", told["parallel"])
+    answers = run_again("parallel", machine="two-1c")
+    assert re.search(r"gloo, against one process .*: in tiny 3\.0+ .* ms against 1\.0+ ", answers["parallel"])
 
 
 def test_messages_whose_times_do_not_grow_with_their_size_have_no_bandwidth(run_again):
@@ -227,15 +227,15 @@ def test_messages_whose_times_do_not_grow_with_their_size_have_no_bandwidth(run_
         ms = 10.0 if case.megabytes < 0.1 else 5.0
         metrics = {"total_ms": [ms * (1 + 0.01 * number) for number in range(8)], "message_bytes": 1e6 * case.megabytes}
         records.save(records.create("collectives", vars(case), 1, "ok", metrics, around))
-    told = run_again("collectives", machine="level-1c")
-    assert "a bandwidth of" not in told["collectives"]
+    answers = run_again("collectives", machine="level-1c")
+    assert "a bandwidth of" not in answers["collectives"]
 
 
 def test_compiling_is_told_of_a_step_alone_where_it_is_measured_by_hand(run_again):
-    told = run_again("compile", context_length=16, seconds=0.01)
-    check("compile", told)
-    assert "compile.sizes" in told
-    assert "compile.attention" not in told
+    answers = run_again("compile", context_length=16, seconds=0.01)
+    check("compile", answers)
+    assert "compile.sizes" in answers
+    assert "compile.attention" not in answers
 
 
 def test_compiling_ends_without_an_error_where_a_sweep_ended_before_it(run_again):

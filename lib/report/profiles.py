@@ -224,17 +224,6 @@ def longest(records: pd.DataFrame) -> pd.DataFrame:
     return sums.assign(first=first)[["first", "op", "kernels_ms"]]
 
 
-def by_shape(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the products of profiles by phase and shape, with `rate_tflops` and `best_percent`."""
-    made = unfold(records, "products", ["phase", "shape", "calls", "total_us", "flops"])
-    made["kernels_ms"] = made["total_us"].astype(float) / 1e3
-    made["rate_tflops"] = made["flops"].astype(float) / made["kernels_ms"] / 1e9
-    best, _ = bounds.best_rates(bounds.load_ceilings(next(iter(made["machine"]), "")))
-    best_tflops = best.reindex(pd.MultiIndex.from_frame(made[["device", "precision"]])).to_numpy() / 1e12
-    made["best_percent"] = 100 * made["rate_tflops"] / best_tflops
-    return made.sort_values("kernels_ms", ascending=False)
-
-
 def in_attention(records: pd.DataFrame) -> pd.DataFrame:
     """Return one row a case, phase and part of attention: its time, products and softmax.
 

@@ -16,13 +16,13 @@ def test_an_answer_is_shown_in_bold_unless_it_has_bold_words_of_its_own_or_is_no
 
 
 def test_two_sentences_are_quoted_the_first_one_marked_and_tables_and_the_rest_are_apart():
-    told = {"step": "It takes 1 ms.", "step.parts": "**Parts**\n\n| part |", "step.bound": "Half is its bound."}
-    told["step.more"] = "More."
-    assert answers.quote(["gone", *told], told, "**") == (
+    texts = {"step": "It takes 1 ms.", "step.parts": "**Parts**\n\n| part |", "step.bound": "Half is its bound."}
+    texts["step.more"] = "More."
+    assert answers.quote(["gone", *texts], texts, "**") == (
         "**It takes 1 ms.** Half is its bound.",
-        [told["step.parts"]],
+        [texts["step.parts"]],
         ["More."],
     )
-    assert answers.quote(["step", "step.more"], told | {"step": "a" * 500})[0] == "a" * 500 + "\n\nMore."
-    assert answers.quote([], told, "**") == ("", [], [])
+    assert answers.quote(["step", "step.more"], texts | {"step": "a" * 500})[0] == "a" * 500 + "\n\nMore."
+    assert answers.quote([], texts, "**") == ("", [], [])
     assert answers.fold("Parts", "| part |") == "<details><summary>Parts</summary>\n\n| part |\n\n</details>"

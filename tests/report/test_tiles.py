@@ -23,12 +23,12 @@ def times(total_ms, total_ms_low, total_ms_high):
 
 def test_in_pairs_with_plain_attention_the_ratio_is_theirs():
     pairs = {"baseline": "naive", "speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.5, "verdict": "faster"}
-    told = compare({"variant": "tiled", "baseline_ms": 9.0, "paired_rounds": 2, **times(5.0, 4.0, 6.0), **pairs})
-    row = told.loc["tiled"]
+    compared = compare({"variant": "tiled", "baseline_ms": 9.0, "paired_rounds": 2, **times(5.0, 4.0, 6.0), **pairs})
+    row = compared.loc["tiled"]
     assert (row["over_naive_speedup"], row["over_naive"], row["naive_total_ms"]) == (2.0, "faster", 9.0)
     assert (row["line"], row["heads"], row["type"]) == ("tiled in bf16", "8 sequences, 1 head of 64", "bf16")
     # naive was not timed alone
-    assert told.loc["naive", ["total_ms", "status"]].tolist() == [9.0, "of pairs"]
+    assert compared.loc["naive", ["total_ms", "status"]].tolist() == [9.0, "of pairs"]
     # one process of several says too little
     lone = compare({"variant": "tiled", "paired_rounds": 1, **times(5.0, 4.0, 6.0), **pairs}).loc["tiled"]
     assert lone["over_naive"] == "pairs in one process"
@@ -38,19 +38,19 @@ def test_in_pairs_with_plain_attention_the_ratio_is_theirs():
 @pytest.mark.parametrize(("naive", "verdict"), [((10.0, 8.0, 12.0), "faster"), ((5.0, 4.0, 6.0), "unclear")])
 def test_in_pairs_with_another_variant_it_is_the_quotient_of_both_times(naive, verdict):
     own = {"variant": "triton", "baseline": "sdpa", "speedup": 0.8, "verdict": "slower", **times(5.0, 4.0, 6.0)}
-    told = compare({"variant": "naive", **times(*naive)}, own)
-    row = told.loc["triton"]
+    compared = compare({"variant": "naive", **times(*naive)}, own)
+    row = compared.loc["triton"]
     ends = row[["over_naive_speedup", "over_naive_speedup_low", "over_naive_speedup_high"]]
     assert list(ends) == pytest.approx([naive[0] / 5, naive[1] / 6, naive[2] / 4])
     assert row["over_naive"] == verdict
-    assert told.loc["naive", "over_naive"] == ""
-    assert pd.isna(told.loc["naive", "over_naive_speedup"])
+    assert compared.loc["naive", "over_naive"] == ""
+    assert pd.isna(compared.loc["naive", "over_naive_speedup"])
 
 
 def test_a_time_without_an_interval_is_its_own_end():
-    told = compare({"variant": "naive", "total_ms": 5.0}, {"variant": "triton", **times(6.0, 5.5, 7.0)})
-    assert told.loc["triton", "over_naive"] == "slower"
-    assert pd.isna(told.loc["triton", "over_naive_speedup_low"])
+    compared = compare({"variant": "naive", "total_ms": 5.0}, {"variant": "triton", **times(6.0, 5.5, 7.0)})
+    assert compared.loc["triton", "over_naive"] == "slower"
+    assert pd.isna(compared.loc["triton", "over_naive_speedup_low"])
 
 
 def test_converted_inputs_and_new_memory_are_named():
