@@ -19,7 +19,7 @@ TOLD = (PRODUCTS, OPTIMIZER, OTHERS, WAITS)
 # the rows from the bound to the step
 BOUND, LIBRARY = "bound, by the best rates", "products: the library called is slower at best"
 IN_STEP = "products: in these shapes, within the step"
-TOTAL = "the step under the profiler"
+TOTAL = "the step, timed without the profiler"
 CASCADE = pd.Index([BOUND, LIBRARY, IN_STEP, OTHERS, OPTIMIZER, WAITS, TOTAL], name="part")
 CURES = {
     PRODUCTS: "take a faster arithmetic, such as bf16",
@@ -47,7 +47,8 @@ def by_kind(records: pd.DataFrame) -> pd.DataFrame:
     The columns are those of the plain table, and:
 
     - `kind`: matrix products, optimizer, overhead (operators that move no data), or other kernels.
-    - `calls`, `kernels_ms`, and `share_percent` of `profiled_total_ms`.
+    - `calls`, `kernels_ms`, and `share_percent` of `total_ms`. On a CPU, whose operators take longer under the
+      profiler, a kernel has its share of the phase as it is timed without one, in the same process.
     - `bound_ms`: the FLOPs of products, or the bytes of what moves data, at the best rates. NaN for overhead.
     - `beyond_ms`: `kernels_ms` less the kind's part of the step's bound, which has the larger bound of each phase."""
     single = choose(records)
@@ -60,7 +61,11 @@ def by_kind(records: pd.DataFrame) -> pd.DataFrame:
     parts = classes.groupby([*CASE, "phase", "kind"], sort=False, as_index=False)[["calls", "kernels_ms"]].sum()
     # a copy, since pandas warns of new columns in a frame of many blocks
     parts = parts.merge(profiles.drop(columns=["calls", "bound_ms"])).copy()
-    parts["share_percent"] = 100 * parts["kernels_ms"] / parts["profiled_total_ms"]
+    for phase in MODES["train_step"]:
+        is_slowed = (parts["phase"] == phase) & (parts["device"] == "cpu")
+        timed_ms, profiled_ms = (parts.get(f"{name}{phase}_ms", float("nan")) for name in ("", "profiled_"))
+        parts["kernels_ms"] = parts["kernels_ms"].mask(is_slowed, parts["kernels_ms"] * timed_ms / profiled_ms)
+    parts["share_percent"] = 100 * parts["kernels_ms"] / parts["total_ms"]
     products, memory = bounds.best_rates(bounds.load_ceilings(machine))
     flops_per_ms = products.reindex(pd.MultiIndex.from_frame(parts[["device", "precision"]])).to_numpy() / 1e3
     bytes_per_ms = memory.reindex(parts["device"]).to_numpy() / 1e3
@@ -79,9 +84,8 @@ def by_kind(records: pd.DataFrame) -> pd.DataFrame:
 def sum_up(parts: pd.DataFrame) -> pd.DataFrame:
     """Return one row a case of `by_kind`, with the columns of the plain table.
 
-    - `calls`, `kernels_ms`, `filled_percent`: the share of the profiled iteration that kernels and overhead fill.
-    - `products_percent`: the share of products.
-    - `products_in_forward_percent`, `products_in_step_percent`: of the time that is filled.
+    - `calls`, `kernels_ms`, `filled_percent`: the share of the iteration that kernels and overhead fill.
+    - `products_in_forward_percent`, `products_percent`: the share of products, of the forward pass and of the whole.
     - `launches_ms`: the calls, each as long as one that computes next to nothing.
     - `model`: small at 4 × 128 tokens in fp32. `how`: compiled, naive attention, fused. `step`: train step of both."""
     is_product = parts["kind"] == PRODUCTS
@@ -91,11 +95,9 @@ def sum_up(parts: pd.DataFrame) -> pd.DataFrame:
     )
     names = ["calls", "kernels_ms", "filled_percent", "products_percent"]
     sums = counted.groupby(CASE, sort=False)[names].sum()
-    ahead = counted[counted["phase"] == "forward"].groupby(CASE)[names].sum()
-    sums = sums.assign(
-        products_in_forward_percent=100 * ahead["products_percent"] / ahead["filled_percent"],
-        products_in_step_percent=100 * sums["products_percent"] / sums["filled_percent"],
-    )
+    products_ms = parts["kernels_ms"].where(is_product & (parts["phase"] == "forward"), 0.0)
+    in_forward = (100 * products_ms / parts["forward_ms"]).rename("products_in_forward_percent")
+    sums = sums.join(parts[CASE].join(in_forward).groupby(CASE)["products_in_forward_percent"].sum())
     facts = parts.drop(columns=["phase", "kind", "calls", "kernels_ms", "share_percent", "bound_ms", "beyond_ms"])
     cases = facts.drop_duplicates(CASE).merge(sums.reset_index())
     launch_us = bounds.call_us(next(iter(cases["machine"]), ""))
@@ -156,7 +158,7 @@ def lose(parts: pd.DataFrame) -> pd.Series:
     `parts` are its rows of `by_kind`. Overhead and gaps between kernels are one kind. Without a bound, it is empty."""
     if not parts["bound_ms"].sum() > 0:
         return pd.Series(dtype=float)
-    return _sum_kinds(parts, "beyond_ms", parts["profiled_total_ms"].max() - parts["kernels_ms"].sum())
+    return _sum_kinds(parts, "beyond_ms", parts["total_ms"].max() - parts["kernels_ms"].sum())
 
 
 def _sum_kinds(parts: pd.DataFrame, name: str, gaps: float) -> pd.Series:
@@ -181,7 +183,7 @@ def cascade(parts: pd.DataFrame, step: pd.DataFrame) -> pd.DataFrame:
     called = products.loc[products["arithmetic"] == row.precision, "rate"].max()
     best = products.loc[products["precision"] == row.precision, "rate"].max()
     library_ms = parts.loc[parts["kind"] == PRODUCTS, "bound_ms"].sum() * (best / called - 1)
-    step_ms = max(row.profiled_total_ms, parts["kernels_ms"].sum())
+    step_ms = max(row.total_ms, parts["kernels_ms"].sum())
     by_part = {**lost_ms, LIBRARY: library_ms, IN_STEP: lost_ms[PRODUCTS] - library_ms}
     by_part |= {BOUND: step_ms - lost_ms.sum(), TOTAL: step_ms}
     took_ms = pd.Series(by_part)
