@@ -141,7 +141,10 @@ def list_points(ceilings: pd.DataFrame, attention: pd.DataFrame) -> pd.DataFrame
     numbers = shapes["rows"] * (inputs + shapes["columns"]) + inputs * shapes["columns"]
     shapes["moved_bytes"] = 3 * numbers * shapes["precision"].map({"bf16": 2, "fp16": 2}).fillna(4)
     moving = ceilings[ceilings["operation"].isin(FLOPS_AN_ELEMENT)].assign(kind="memory")
-    moving["flops"] = moving["rows"] * moving["columns"] * moving["operation"].map(FLOPS_AN_ELEMENT)
+    elements = moving["rows"] * moving["columns"]
+    moving["flops"] = elements * moving["operation"].map(FLOPS_AN_ELEMENT)
+    # what is smaller than the largest matrix may lie in a cache, above the roof
+    moving = moving[elements == elements.max()]
     programs = attention.assign(kind="attention", operation=attention["variant"])
     ((programs["flops"], programs["moved_bytes"]),) = list_phases("attention", attention)
     points = pd.concat([shapes, moving, programs], ignore_index=True)

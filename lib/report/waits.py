@@ -11,6 +11,7 @@ from lib.config import SIZES
 from lib.report import sentences
 
 KIND = ["operation", "world", "backend"]
+FAR_PERCENT = 50  # a line that is farther off explains no time
 REPLICAS = ("naive", "flat", "overlap", "bucketed")  # ways that average gradients of whole models
 
 
@@ -27,7 +28,8 @@ def fit_lines(timed: pd.DataFrame) -> pd.DataFrame:
 
     - `latency_ms`, `mb_ms` and `fit_gbs` of the line, and `fit_ms`, what it gives for the message.
     - `predicted_ms`: what a line through the other sizes gives. The smallest and the largest are not between others.
-    - `error_percent` of that, of the smallest and the largest of `fit_ms`; `largest_error_percent` of the kind."""
+    - `error_percent` of that, of the smallest and the largest of `fit_ms`; `largest_error_percent` of the kind, unless
+      its sizes are two, through which any line goes. A line that is off by more than FAR_PERCENT is left out."""
     timed = timed.sort_values([*KIND, "message_bytes"], ignore_index=True)
     lines = {}
     predicted = {}
@@ -44,7 +46,10 @@ def fit_lines(timed: pd.DataFrame) -> pd.DataFrame:
     fitted["fit_ms"] = fitted["latency_ms"] + fitted["message_bytes"] / 1e6 * fitted["mb_ms"]
     fitted["error_percent"] = 100 * (fitted["predicted_ms"].fillna(fitted["fit_ms"]) / fitted["total_ms"] - 1)
     errors = fitted["error_percent"].abs().groupby([fitted[name] for name in KIND])
-    return fitted.assign(largest_error_percent=errors.transform("max"))
+    fitted["largest_error_percent"] = errors.transform("max").where(errors.transform("size") > 2)
+    is_far = fitted["largest_error_percent"] > FAR_PERCENT
+    fitted.loc[is_far, ["latency_ms", "mb_ms", "fit_gbs", "fit_ms"]] = np.nan
+    return fitted
 
 
 def choose_steps(here: pd.DataFrame) -> pd.DataFrame:
