@@ -35,8 +35,8 @@ COMPILED = r"^(?:graph_\d+_)?(?:cpp|triton_\w+?)_fused_+|_\d+$"
 def choose(records: pd.DataFrame) -> pd.DataFrame:
     """Return one profile a case, since kernels of one process do not add up to the phases of another.
 
-    Of several it is the shortest, which other programs disturbed least."""
-    times = records.reindex(columns=["profiled_total_ms"])["profiled_total_ms"].map(np.median, na_action="ignore")
+    Of several it is that of the shortest step, which other programs disturbed least."""
+    times = records.reindex(columns=["total_ms"])["total_ms"].map(np.median, na_action="ignore")
     ranked = records.assign(took_ms=times.astype(float)).sort_values(["stale", "took_ms"], kind="stable")
     return ranked.drop_duplicates(CASE).drop(columns="took_ms")
 
@@ -47,24 +47,18 @@ def by_kind(records: pd.DataFrame) -> pd.DataFrame:
     The columns are those of the plain table, and:
 
     - `kind`: matrix products, optimizer, overhead (operators that move no data), or other kernels.
-    - `calls`, `kernels_ms`, and `share_percent` of `total_ms`. On a CPU, whose operators take longer under the
-      profiler, a kernel has its share of the phase as it is timed without one, in the same process.
+    - `calls`, `kernels_ms`, and `share_percent` of `total_ms`.
     - `bound_ms`: the FLOPs of products, or the bytes of what moves data, at the best rates. NaN for overhead.
     - `beyond_ms`: `kernels_ms` less the kind's part of the step's bound, which has the larger bound of each phase."""
     single = choose(records)
     profiles = table(single)
     machine = profiles.attrs["machine"]
     profiles = profiles[(profiles["machine"] == machine) & (profiles["profiled_total_ms"] > 0)]
-    classes = unfold(single, "classes", ["phase", "class", "calls", "total_us"])
+    classes = _list_times(single, "classes", ["phase", "class", "calls", "total_us"])
     classes["kind"] = classes["class"].map(KINDS).fillna(OTHERS)
-    classes["kernels_ms"] = classes["total_us"].astype(float) / 1e3
     parts = classes.groupby([*CASE, "phase", "kind"], sort=False, as_index=False)[["calls", "kernels_ms"]].sum()
     # a copy, since pandas warns of new columns in a frame of many blocks
     parts = parts.merge(profiles.drop(columns=["calls", "bound_ms"])).copy()
-    for phase in MODES["train_step"]:
-        is_slowed = (parts["phase"] == phase) & (parts["device"] == "cpu")
-        timed_ms, profiled_ms = (parts.get(f"{name}{phase}_ms", float("nan")) for name in ("", "profiled_"))
-        parts["kernels_ms"] = parts["kernels_ms"].mask(is_slowed, parts["kernels_ms"] * timed_ms / profiled_ms)
     parts["share_percent"] = 100 * parts["kernels_ms"] / parts["total_ms"]
     products, memory = bounds.best_rates(bounds.load_ceilings(machine))
     flops_per_ms = products.reindex(pd.MultiIndex.from_frame(parts[["device", "precision"]])).to_numpy() / 1e3
@@ -79,6 +73,21 @@ def by_kind(records: pd.DataFrame) -> pd.DataFrame:
     binding_ms = parts.groupby([*CASE, "phase"])["bound_ms"].transform("max")
     parts["beyond_ms"] = parts["kernels_ms"] - parts["bound_ms"].where(parts["bound_ms"] == binding_ms, 0.0)
     return parts
+
+
+def _list_times(records: pd.DataFrame, name: str, columns: list[str]) -> pd.DataFrame:
+    """Unfold a table of profiles, one a case, and add `kernels_ms`.
+
+    On a CPU, whose operators can take longer under the profiler, a row has its share of the phase as it is timed
+    without one, in the same process. On a GPU a kernel takes as long."""
+    phases = []
+    for phase in MODES["train_step"]:
+        times = records.reindex(columns=[f"profiled_{phase}_ms", f"{phase}_ms"])
+        profiled_ms, timed_ms = times.map(np.median, na_action="ignore").astype(float).T.to_numpy()
+        phases.append(records[CASE].assign(phase=phase, slowed=profiled_ms / timed_ms))
+    rows = unfold(records, name, columns).merge(pd.concat(phases), "left")
+    slowed = rows["slowed"].where(rows["device"] == "cpu").fillna(1.0)
+    return rows.assign(kernels_ms=rows["total_us"].astype(float) / 1e3 / slowed)
 
 
 def sum_up(parts: pd.DataFrame) -> pd.DataFrame:
@@ -207,8 +216,8 @@ def by_name(records: pd.DataFrame) -> pd.DataFrame:
     """Return the kernels of one profile by phase and name, those that take the most first.
 
     `op` is the name without what a compiler puts around it; `is_other` tells those of the kind other kernels."""
-    names = unfold(records, "kernels", ["phase", "kernel", "class", "calls", "total_us", "share_percent"])
-    names = names.assign(kernel=names["kernel"].map(kernel_classes.short), kernels_ms=names["total_us"] / 1e3)
+    names = _list_times(records, "kernels", ["phase", "kernel", "class", "calls", "total_us", "share_percent"])
+    names = names.assign(kernel=names["kernel"].map(kernel_classes.short))
     named = names.groupby(["phase", "kernel", "class"])[["calls", "kernels_ms", "share_percent"]].sum().astype(float)
     named = named.reset_index().sort_values("kernels_ms", ascending=False)
     ops = named["kernel"].astype(str).str.replace(COMPILED, "", regex=True)
@@ -231,8 +240,8 @@ def in_attention(records: pd.DataFrame) -> pd.DataFrame:
 
     `products_ms` is that of all parts of the phase, and `flops_percent` the part's share of their FLOPs."""
     records = choose(records)
-    spent = unfold(records, "parts", ["phase", "part", "class", "calls", "total_us"])
-    spent["time_ms"] = spent["total_us"].astype(float) / 1e3
+    spent = _list_times(records, "parts", ["phase", "part", "class", "calls", "total_us"])
+    spent = spent.rename(columns={"kernels_ms": "time_ms"})
     spent["attention_products_ms"] = spent["time_ms"].where(spent["class"] == "matrix product", 0.0)
     spent["softmax_ms"] = spent["time_ms"].where(spent["part"] == "softmax", 0.0)
     times = ["time_ms", "attention_products_ms", "softmax_ms"]
