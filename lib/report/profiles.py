@@ -7,7 +7,8 @@ from lib.catalog import CATALOG
 from lib.config import MODES
 from lib.instruments import kernel_classes
 from lib.report import bounds
-from lib.report.sentences import number
+from lib.report.sentences import ms, number
+from lib.report.steps import tell_library
 from lib.report.table import table, unfold
 
 CASE = [*CATALOG["kernels"].fields, "machine"]
@@ -28,7 +29,6 @@ CURES = {
     WAITS: "make fewer calls, by torch.compile, CUDA graphs or more tokens at a time",
 }
 # what a compiler puts around the names of the operations that it fuses
-OPERATION = r"to_copy|unsafe_view|[a-z0-9]+(?:_backward)?"
 COMPILED = r"^(?:graph_\d+_)?(?:cpp|triton_\w+?)_fused_+|_\d+$"
 
 
@@ -207,6 +207,27 @@ def cure(kind: str, precision: str) -> str:
     return CURES[kind]
 
 
+def advise(name: str, step: pd.DataFrame, parts: pd.DataFrame, records: pd.DataFrame) -> str:
+    """Say what one profiled step takes beyond its bound, and what to do about its largest loss.
+
+    `step` is its row of `sum_up`, `parts` are its rows of `by_kind`, and `records` its record. Without a bound there is
+    nothing to say."""
+    lost_ms = lose(parts)
+    if lost_ms.empty:
+        return ""
+    (row,) = step.itertuples()
+    kind = lost_ms.index[0]
+    text = f"In the process told here the {name} takes {ms(row, 'total')}, {lost_ms.sum():,.0f} ms beyond its bound: "
+    text += f"{join(lost_ms)}. So {cure(kind, row.precision)}"
+    if kind == PRODUCTS:
+        return f"{text}.{tell_library(step)}"
+    text += f" (at most {1 / (1 - lost_ms[kind] / row.total_ms):.2f}×)."
+    if kind == OTHERS:
+        named = by_name(records).query("is_other").groupby("op")["kernels_ms"].sum()
+        text += f" The longest of them is `{named.idxmax()}` ({named.max():.3g} ms)."
+    return text
+
+
 def join(lost_ms: pd.Series) -> str:
     """Join the kinds of `lose` for a sentence: matrix products 456, optimizer 181, ..."""
     return ", ".join(f"{kind} {number(lost_ms, kind)}" for kind in lost_ms.index)
@@ -222,17 +243,6 @@ def by_name(records: pd.DataFrame) -> pd.DataFrame:
     named = named.reset_index().sort_values("kernels_ms", ascending=False)
     ops = named["kernel"].astype(str).str.replace(COMPILED, "", regex=True)
     return named.assign(op=ops, is_other=named["class"].map(KINDS).isna())
-
-
-def longest(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the three other kernels of one profile that take the most: `first`, `op` and `kernels_ms`.
-
-    `first` has the first three operations that a compiled one fuses: to_copy, add, clone, …"""
-    sums = by_name(records).query("is_other").groupby("op")["kernels_ms"].sum().nlargest(3).reset_index()
-    fused = sums["op"].astype(str).str.findall(OPERATION)
-    more = fused.str.len().gt(3).map({True: ", …", False: ""})
-    first = (fused.str[:3].str.join(", ") + more).where(~sums["op"].astype(str).str.contains("::"), sums["op"])
-    return sums.assign(first=first)[["first", "op", "kernels_ms"]]
 
 
 def in_attention(records: pd.DataFrame) -> pd.DataFrame:

@@ -99,6 +99,25 @@ def test_a_profile_is_summed_up_and_said(parts):
     )
 
 
+def test_the_largest_loss_has_its_cure_and_the_most_that_this_can_gain(parts, records):
+    step = of_small(profiles.sum_up(parts))
+    kinds = of_small(parts)
+    record = of_small(profiles.choose(records))
+    lost_ms = profiles.lose(kinds)
+    text = profiles.advise("plain step", step, kinds, record)
+    assert f"{lost_ms.sum():,.0f} ms beyond its bound: {profiles.join(lost_ms)}. So " in text
+    assert profiles.CURES[lost_ms.index[0]] in text
+    # of another kind than products at most all that it loses
+    slow = kinds.assign(
+        beyond_ms=kinds["beyond_ms"].mask(kinds["kind"] == profiles.OTHERS, step["total_ms"].iloc[0] / 4)
+    )
+    others_ms = profiles.lose(slow)[profiles.OTHERS]
+    assert f"(at most {1 / (1 - others_ms / step['total_ms'].iloc[0]):.2f}×). The longest of them is `" in (
+        profiles.advise("plain step", step, slow, record)
+    )
+    assert profiles.advise("plain step", step, kinds.assign(bound_ms=float("nan")), record) == ""
+
+
 def test_attention_has_the_time_of_its_parts(records):
     single = of_small(profiles.choose(records))
     (run,) = single.itertuples()
