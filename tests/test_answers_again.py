@@ -67,7 +67,7 @@ ANSWERS = [
     ("collectives", "collectives", {"operation": "all_reduce"},
      rf"of (?P<megabytes>[\d.]+) MB between (?P<world>\d+) ranks by (?P<backend>\w+) takes {TOTAL}"),
     ("collectives.sizes", "collectives", {"operation": "all_reduce"},
-     rf"\| (?P<backend>\w+) \| (?P<megabytes>[\d.,]+) \| (?P<world>\d+) \| {cell('total_ms')}"),
+     rf"\| all_reduce \| (?P<world>\d+) \| (?P<backend>\w+) \| (?P<megabytes>[\d.,]+) \| {cell('total_ms')}"),
     ("parallel.flat", "parallel", {"world": 2, "bucket_mib": 0},
      rf"\| {SIZE} \| (?P<variant>\w+) \| {cell('total_ms')} {cell('backward_ms')} {cell('synchronization_ms')}"),
     ("parallel", "parallel", {},

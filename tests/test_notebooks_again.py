@@ -99,6 +99,9 @@ def run_again(tmp_path_factory):
             executed = nbformat.read(output, as_version=4)
             errors = [output for cell in code_cells(executed) for output in cell.outputs if "ename" in output]
             assert not errors, errors[0].traceback
+            # figures are SVG: a PNG is of axes on which nothing is drawn
+            blank = [cell.source for cell in code_cells(executed) if "image/png" in str(cell.outputs)]
+            assert not blank, blank[0]
             # after all cells the measuring one takes none of their names for a mistyped parameter
             measure = "None"
             if name in MEASURING:

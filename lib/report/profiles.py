@@ -222,9 +222,10 @@ def advise(name: str, step: pd.DataFrame, parts: pd.DataFrame, records: pd.DataF
     if kind == PRODUCTS:
         return f"{text}.{tell_library(step)}"
     text += f" (at most {1 / (1 - lost_ms[kind] / row.total_ms):.2f}×)."
-    if kind == OTHERS:
-        named = by_name(records).query("is_other").groupby("op")["kernels_ms"].sum()
-        text += f" The longest of them is `{named.idxmax()}` ({named.max():.3g} ms)."
+    named_ms = by_name(records).query("is_other").groupby("op")["kernels_ms"].sum()
+    # a record names only the kernels that take the most
+    if kind == OTHERS and len(named_ms):
+        text += f" The longest of them is `{named_ms.idxmax()}` ({named_ms.max():.3g} ms)."
     return text
 
 
