@@ -71,8 +71,9 @@ def by_kind(records: pd.DataFrame) -> pd.DataFrame:
         is_moving = (parts["phase"] == phase) & parts["kind"].isin([OTHERS, OPTIMIZER])
         parts["bound_ms"] = parts["bound_ms"].mask(is_product, flops_ms).mask(is_moving, bytes_ms)
     binding_ms = parts.groupby([*CASE, "phase"])["bound_ms"].transform("max")
-    parts["beyond_ms"] = parts["kernels_ms"] - parts["bound_ms"].where(parts["bound_ms"] == binding_ms, 0.0)
-    return parts
+    beyond_ms = parts["kernels_ms"] - parts["bound_ms"].where(parts["bound_ms"] == binding_ms, 0.0)
+    # without a bound nothing is known to be lost
+    return parts.assign(beyond_ms=beyond_ms.where(binding_ms.notna()))
 
 
 def _list_times(records: pd.DataFrame, name: str, columns: list[str]) -> pd.DataFrame:
