@@ -84,7 +84,8 @@ def speedups(rows: pd.DataFrame, x: str, hue: str, xlabel: str, ylabel: str, lim
         reach = points[["speedup_low", "speedup_high"]].sub(points["speedup"], axis="index").abs().T
         axes.errorbar(x, "speedup", reach, data=points, marker="o", color=palette(rows[hue])[name], label=name)
         if limit:
-            axes.plot(x, limit, "--", data=points, color=QUIET, label="")
+            # one point has no line
+            axes.plot(x, limit, "_--", data=points, color=QUIET, label="")
     axes.set(xlabel=xlabel, ylabel=ylabel)
     if rows["speedup"].max() > LARGE_RATIO:
         axes.set_yscale("log", base=2)

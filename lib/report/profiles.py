@@ -159,7 +159,7 @@ def tell_range(every: pd.DataFrame) -> str:
     for kind in TOLD:
         percent = every[f"{kind}_percent"]
         ranges.append(f"{kind} {percent.min():.0f} to {percent.max():.0f}%")
-    return f" It is the shortest of {len(every)} profiles (in all of them {', '.join(ranges)})."
+    return f" It is the shortest of {len(every)} such steps (in all of them {', '.join(ranges)})."
 
 
 def lose(parts: pd.DataFrame) -> pd.Series:
@@ -218,7 +218,7 @@ def advise(name: str, step: pd.DataFrame, parts: pd.DataFrame, records: pd.DataF
         return ""
     (row,) = step.itertuples()
     kind = lost_ms.index[0]
-    text = f"In the process told here the {name} takes {ms(row, 'total')}, {lost_ms.sum():,.0f} ms beyond its bound: "
+    text = f"Where it was profiled, the {name} takes {ms(row, 'total')}, {lost_ms.sum():,.0f} ms beyond its bound: "
     text += f"{join(lost_ms)}. So {cure(kind, row.precision)}"
     if kind == PRODUCTS:
         return f"{text}.{tell_library(step)}"

@@ -50,7 +50,7 @@ def test_the_shares_of_all_profiles_are_told_beside_the_shortest(records):
     assert own == pytest.approx(profiles.shares(profiles.by_kind(one)).add_suffix("_percent").to_dict())
     slower = every.assign(optimizer_percent=99.0)
     text = profiles.tell_range(pd.concat([every, slower]))
-    assert text.startswith(" It is the shortest of 2 profiles (in all of them matrix products ")
+    assert text.startswith(" It is the shortest of 2 such steps (in all of them matrix products ")
     assert f"optimizer {own['optimizer_percent']:.0f} to 99%" in text
 
 
