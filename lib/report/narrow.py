@@ -1,7 +1,9 @@
 """Compare training steps in narrow types with the same steps in fp32, for the chapter `precision`."""
 
+import numpy as np
 import pandas as pd
 
+from lib.report.sentences import extremes
 from lib.report.steps import split
 from lib.stats import spans
 
@@ -44,10 +46,10 @@ def list_all(steps: pd.DataFrame) -> pd.DataFrame:
     fp32 = steps.loc[steps["precision"] == "fp32", [*keys, "total_ms"]].rename(columns={"total_ms": "fp32_ms"})
     rows = steps[(steps["precision"] != "fp32") & (steps["mode"] == "train_step")].merge(fp32, "left", keys)
     is_alone = rows["baseline"] != "fp32"
-    ends = rows["lowest_pair"].map("{:.2f} to ".format) + rows["highest_pair"].map("{:.2f}".format)
+    ends = [extremes(ends, ".2f") for ends in rows[["lowest_pair", "highest_pair"]].to_numpy()]
     rows["narrow_ms"] = rows["total_ms"].where(is_alone, rows["paired_ms"])
     rows["fp32_ms"] = rows["fp32_ms"].where(is_alone, rows["baseline_ms"])
-    rows = rows.assign(range=ends.mask(is_alone, "timed alone"), verdict=rows["verdict"].mask(is_alone, ""))
+    rows = rows.assign(range=np.where(is_alone, "timed alone", ends), verdict=rows["verdict"].mask(is_alone, ""))
     rows[["speedup_low", "speedup_high"]] = rows[["speedup_low", "speedup_high"]].mask(is_alone)
     rows["speedup"] = rows["speedup"].mask(is_alone, rows["fp32_ms"] / rows["narrow_ms"])
     return rows.dropna(subset="speedup").sort_values(["precision", "context_length", "parameters"])
@@ -65,7 +67,7 @@ def gain(row: tuple) -> str:
     elif row.verdict != "faster" and row.lowest_pair > 1:
         notes.append(f"unclear, but faster in all {row.pairs:.0f} pairs of {of}")
     elif not low:
-        notes.append(f"{row.pairs:.0f} pairs of {of}, {row.lowest_pair:.2f} to {row.highest_pair:.2f}")
+        notes.append(f"{row.pairs:.0f} pairs of {of}, {extremes([row.lowest_pair, row.highest_pair], '.2f')}")
     elif row.paired_rounds == 1:
         notes.append(of)
     return f"{text}× ({', '.join(notes)})"

@@ -7,7 +7,7 @@ from lib.catalog import CATALOG
 from lib.config import MODES
 from lib.instruments import kernel_classes
 from lib.report import bounds
-from lib.report.sentences import ms, number
+from lib.report.sentences import extremes, ms, number
 from lib.report.steps import tell_library
 from lib.report.table import table, unfold
 
@@ -157,8 +157,7 @@ def tell_range(every: pd.DataFrame) -> str:
         return ""
     ranges = []
     for kind in TOLD:
-        percent = every[f"{kind}_percent"]
-        ranges.append(f"{kind} {percent.min():.0f} to {percent.max():.0f}%")
+        ranges.append(f"{kind} {extremes(every[f'{kind}_percent'], '.0f')}%")
     return f" It is the shortest of {len(every)} such steps (in all of them {', '.join(ranges)})."
 
 

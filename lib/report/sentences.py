@@ -1,7 +1,7 @@
 """Format the numbers of a table's row for sentences."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -109,6 +109,14 @@ def sides(rows: pd.DataFrame, way: str, rival: str, name: str) -> str:
         if {way, rival} <= set(of_size.index):
             models.append(f"in {size} {against(of_size.loc[way], of_size.loc[rival], name)}")
     return "; ".join(models)
+
+
+def extremes(values: Iterable[float], style: str = "") -> str:
+    """Return the least and the greatest value, or the one that both read as: 2.4 to 2.9, or 2.5.
+
+    `style` formats them, as in ".2g"."""
+    low, high = format(min(values), style), format(max(values), style)
+    return low if low == high else f"{low} to {high}"
 
 
 def apart(rows: pd.DataFrame, name: str, expected: str) -> tuple[list, list]:

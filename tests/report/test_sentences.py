@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from lib.report.sentences import against, apart, ms, number, sides, times
+from lib.report.sentences import against, apart, extremes, ms, number, sides, times
 
 ROW = {"total_ms": 69.123, "total_ms_low": 67.2, "total_ms_high": 71.9, "forward_ms": 20.44, "gone_ms": math.nan}
 
@@ -27,6 +27,11 @@ def test_times_that_were_no_pairs_stand_against_each_other_by_their_own_interval
     assert against(close, ROW, "total") == "82 (72 to 95) ms against 69.1 (67.2 to 71.9) ms, intervals apart"
     # a time of one process has none
     assert against(ROW, {"total_ms": 82.0}, "total").endswith("82.0 ms, no intervals")
+
+
+def test_extremes_that_read_alike_are_told_once():
+    assert extremes([2.9, 2.4], ".2g") == "2.4 to 2.9"
+    assert extremes(pd.Series([5.9, 6.1]), ".0f") == "6"
 
 
 def test_two_ways_stand_against_each_other_in_each_model_that_has_both():
