@@ -115,7 +115,7 @@ def extremes(values: Iterable[float], style: str = "") -> str:
     """Return the least and the greatest value, or the one that both read as: 2.4 to 2.9, or 2.5.
 
     `style` formats them, as in ".2g"."""
-    low, high = format(min(values), style), format(max(values), style)
+    low, high = (format(end(values, default=math.nan), style) for end in (min, max))
     return low if low == high else f"{low} to {high}"
 
 
