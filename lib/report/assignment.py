@@ -40,9 +40,12 @@ def tell_ranks(machine: str) -> dict[str, tuple[str, list[str]]]:
         "naive": ("Of the naive step communication takes ", shares),
         "flat": ("The step by flat against naive: ", [flat] if flat else []),
         "steps": ("Steps by the MiB of a bucket: ", buckets),
-        "aligned": ("Buckets of 1 MiB should wait less than one message, and step faster: ", align_buckets(ranks)),
+        "aligned": (
+            "Buckets of 1 MiB should wait less than one message and, on devices of their own, step faster: ",
+            align_buckets(ranks),
+        ),
         "states": (
-            "MiB of a rank when built / before / after the optimizer's first step, whole by bucketed: ",
+            "MiB alive on a rank when built / before / after the optimizer's first step, and the peak of later ones: ",
             [STATES.format_map(row) for row in states.to_dict("records")],
         ),
     }
@@ -120,9 +123,12 @@ def tell_formula() -> dict[str, tuple[str, list[str]]]:
         peaks.append(f"{row.forward_gib} and {row.step_gib} at {row.tokens:,} tokens")
     shortest = gib[gib["tokens"] == 128].astype(str).agg(" to ".join)
     return {
-        "peaks": ("By formula 4 sequences of 2.7B in fp32 take forward alone, and in a step, in GiB: ", peaks),
+        "peaks": (
+            "By formula, on a GPU, 4 sequences of 2.7B in fp32 take forward alone, and in a step, in GiB: ",
+            peaks,
+        ),
         "bf16": (
-            "By formula the peak of 2.7B at 4 × 128 tokens goes in bf16, in GiB, ",
+            "By formula, on a GPU, the peak of 2.7B at 4 × 128 tokens goes in bf16, in GiB, ",
             [f"forward alone from {shortest['forward_gib']}", f"in a step from {shortest['step_gib']}"],
         ),
     }

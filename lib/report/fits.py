@@ -77,6 +77,13 @@ def list_peaks(size: str, batch_size: int, lengths: Sequence[int], groups: Seque
     return pd.DataFrame(rows, columns=["tokens", "precision", "forward_gib", "step_gib", *names])
 
 
+def recomputing_times(step: tuple) -> float:
+    """Return how many times the FLOPs of a step are if it computes all its layers again, but not the head."""
+    shape = flops.shape_of(replace(SIZES[step.size], context_length=step.context_length), step.batch_size)
+    head_flops = 2 * shape.tokens * SIZES[step.size].vocab_size * SIZES[step.size].d_model
+    return 1 + (1 - head_flops / flops.forward_flops(shape)) / 3
+
+
 def block_gradients_mib(size: str, gradients_mib: float) -> float:
     """Return a block's share of a model's gradients, all but those of embedding, head and last norm."""
     config = SIZES[size]

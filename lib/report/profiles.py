@@ -207,17 +207,17 @@ def cure(kind: str, precision: str) -> str:
     return CURES[kind]
 
 
-def advise(name: str, step: pd.DataFrame, parts: pd.DataFrame, records: pd.DataFrame) -> str:
+def advise(subject: str, step: pd.DataFrame, parts: pd.DataFrame, records: pd.DataFrame) -> str:
     """Say what one profiled step takes beyond its bound, and what to do about its largest loss.
 
-    `step` is its row of `sum_up`, `parts` are its rows of `by_kind`, and `records` its record. Without a bound there is
-    nothing to say."""
+    `subject` names it, at the head of the sentence. `step` is its row of `sum_up`, `parts` are its rows of `by_kind`,
+    and `records` its record. Without a bound there is nothing to say."""
     lost_ms = lose(parts)
     if lost_ms.empty:
         return ""
     (row,) = step.itertuples()
     kind = lost_ms.index[0]
-    text = f"Where it was profiled, the {name} takes {ms(row, 'total')}, {lost_ms.sum():,.0f} ms beyond its bound: "
+    text = f"{subject} takes {ms(row, 'total')}, {lost_ms.sum():,.0f} ms beyond its bound: "
     text += f"{join(lost_ms)}. So {cure(kind, row.precision)}"
     if kind == PRODUCTS:
         return f"{text}.{tell_library(step)}"

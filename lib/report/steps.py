@@ -107,22 +107,28 @@ def list_sizes(table: pd.DataFrame) -> pd.DataFrame:
 def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
     """Return mean and standard deviation of the times of each plain step's parts, in one process.
 
-    Cells read 11.4 ± 0.7. Of several processes it is the one whose forward pass is nearest to the median of all, then
-    the one of most `samples`, and then the fastest. `largest_percent` is the largest deviation of a part, and the last
-    column is the quotient of two means. Records of other machines than that of the first are left out."""
+    Cells read 11.4 ± 0.7; a part that did not run is none. Of several processes it is the one whose forward pass is
+    nearest to the median of all, then the one of most `samples`, and then the fastest. `largest_percent` is the largest
+    deviation of a part, and the last column is the quotient of two means. Records of other machines than that of the
+    first are left out."""
     parts = [f"{part}_ms" for part in MODES["train_step"]]
-    plain = {field: value for field, value in PLAIN.items() if field != "precision"}
-    is_plain = (records[list(plain)] == pd.Series(plain)).all(axis="columns")
+    is_plain = records["mode"].isin(["train_step", "forward_backward"])
+    for field in ("compiled", "attention", "optimizer"):
+        is_plain &= records[field] == PLAIN[field]
     is_here = records["machine"] == next(iter(records["machine"]), "")
-    runs = records[is_plain & is_here & (records["status"] == "ok")].reindex(columns=[*SHAPE, *parts]).dropna()
+    runs = records[is_plain & is_here & (records["status"] == "ok")].reindex(columns=[*SHAPE, *parts])
+    runs = runs.dropna(subset=parts[:2])
     medians = runs["forward_ms"].map(np.median).astype(float)
     off = (medians - medians.groupby([runs[name] for name in SHAPE]).transform("median")).abs()
     runs = runs.assign(samples=runs["forward_ms"].map(len).astype(int), off=-off, early=-medians)
-    runs = runs.sort_values([*SHAPE, "off", "samples", "early"]).drop_duplicates(SHAPE, keep="last")
+    # a whole step goes before passes alone
+    runs["is_whole"] = runs["optimizer_ms"].notna()
+    runs = runs.sort_values([*SHAPE, "is_whole", "off", "samples", "early"]).drop_duplicates(SHAPE, keep="last")
     for part in parts:
-        runs[part.removesuffix("_ms")] = runs[part].map(_tell_spread).where(runs["samples"] > 1, "")
+        spreads = runs[part].astype(object).map(_tell_spread, na_action="ignore").fillna("none")
+        runs[part.removesuffix("_ms")] = spreads.where(runs["samples"] > 1, "")
     runs["batch × tokens"] = runs["batch_size"].astype(str) + " × " + runs["context_length"].astype(str)
-    relative = runs[parts].map(lambda times: 100 * np.std(times, ddof=1) / np.mean(times))
+    relative = runs[parts].map(lambda times: 100 * np.std(times, ddof=1) / np.mean(times), na_action="ignore")
     runs["largest_percent"] = relative.astype(float).max(axis="columns")
     both_ms = [runs[name].map(np.mean).astype(float) for name in ("backward_ms", "forward_ms")]
     runs["backward over forward"] = both_ms[0] / both_ms[1]

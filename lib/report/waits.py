@@ -141,7 +141,9 @@ def judge_buckets(sent: pd.DataFrame) -> str:
     lines = []
     for size, ways in sent.dropna(subset="best_mb").groupby("size", sort=False):
         tried = ways[ways["variant"] == "bucketed"]
-        text = f"in {size} {ways['best_mb'].iloc[0]:.2g} MB"
+        config = SIZES[size]
+        largest_mb = 4e-6 * config.d_model * max(config.vocab_size, config.d_ff)
+        text = f"in {size} {ways['best_mb'].iloc[0]:.2g} MB, where the largest one has {largest_mb:.3g}"
         if len(tried) > 1:
             is_apart = tried["total_ms_low"].max() > tried["total_ms_high"].min()
             text += f" ({len(tried)} sizes were timed: their steps {'differ' if is_apart else 'do not differ'} clearly)"

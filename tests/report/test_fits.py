@@ -1,6 +1,7 @@
 """What fits is by the formula of a step, and a block's gradients are those of its weights."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,3 +39,10 @@ def test_each_row_has_the_peaks_of_its_length_and_precision():
     shape = flops.shape_of(replace(SIZES["small"], context_length=128), 2)
     of_3 = memory.peak_bytes(shape, "bf16", "naive", "single_tensor", "train_step", "cuda", 3) / 2**30
     assert peaks["groups_of_3_gib"].iloc[-1] == pytest.approx(of_3, abs=0.06)
+
+
+def test_what_is_computed_again_is_all_but_the_head():
+    # a layer of small has 16 d² weights and 4 T d FLOPs a token in attention; its head has 10,000 d weights
+    step = SimpleNamespace(size="small", context_length=128, batch_size=4)
+    layers, head = 12 * (32 * 768**2 + 4 * 128 * 768), 2 * 10_000 * 768
+    assert fits.recomputing_times(step) == pytest.approx(1 + layers / (layers + head) / 3)

@@ -62,4 +62,9 @@ def test_deviations_are_those_of_the_process_in_the_middle_and_then_of_most_step
     assert row["forward"] == "4.0 ± 2.8"
     (row,) = steps.list_deviations(pd.DataFrame([case | {"status": "ok"} | slow])).to_dict("records")
     assert row["forward"] == "640 ± 450"
+    passes = pd.DataFrame([case | {"status": "ok", "mode": "forward_backward"} | slow]).drop(columns="optimizer_ms")
+    (row,) = steps.list_deviations(passes).to_dict("records")
+    assert (row["forward"], row["optimizer"]) == ("640 ± 450", "none")
+    (row,) = steps.list_deviations(pd.concat([records.query("machine == 'here'"), passes])).to_dict("records")
+    assert row["forward"] == "2.0 ± 1.4"
     assert steps.list_deviations(records[:0]).empty

@@ -97,7 +97,10 @@ def test_only_intervals_apart_from_a_prediction_are_told_as_others():
 def test_buckets_differ_where_two_lie_apart():
     ends = [{"total_ms_low": 3.0, "total_ms_high": 4.0}, {"total_ms_low": 5.0, "total_ms_high": 6.0}]
     sent = rows(*[{"variant": "bucketed"} | own for own in ends], best_mb=3.1)
-    assert "in small 3.1 MB (2 sizes were timed: their steps differ clearly)" in waits.judge_buckets(sent)
+    assert (
+        "in small 3.1 MB, where the largest one has 30.7 (2 sizes were timed: their steps differ clearly)"
+        in waits.judge_buckets(sent)
+    )
     assert "do not" not in waits.judge_buckets(sent[:1])
     assert waits.judge_buckets(sent[:0]) == ""
 
