@@ -59,7 +59,9 @@ ANSWERS = [
      rf"\| {SIZE} \| {LENGTH} \| {PRECISION} \| {cell('baseline_ms')} {cell('paired_ms')}"),
     ("adam", "adam", {}, rf"step(?P<amsgrad> with amsgrad)? on (?:[^()]*\((?:.*, )?)?(?P<elements>[\d,]+) elements\)?, "
      rf"(?P<variant>\w+), takes {PAIRS}; it is {SPEEDUP}"),
-    ("precision.step", "step", STEP, rf"In {PRECISION} a step at {BATCH} is {SPEEDUP}.*? fp32 for (?P<size>[\w.]*\w)"),
+    ("precision.step", "step", STEP,
+     rf"In {PRECISION} a step at {BATCH} is {SPEEDUP}.*? fp32 for (?P<size>[\w.]*\w), "
+     r"(?P<paired_ms>[\d,]+) against (?P<baseline_ms>[\d,]+) ms"),
     ("precision.passes", "step", STEP | {"compiled": False},
      rf"\| {PRECISION} \| {SIZE} \| [^|]+\| {cell('forward_ms')} [^|]+\| {cell('backward_ms')}"),
     ("warmup", "warmup", {},

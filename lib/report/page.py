@@ -10,9 +10,7 @@ import itertools
 import json
 import re
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import jinja2
 import nbformat
@@ -55,7 +53,6 @@ def render(machines: Sequence[str]) -> dict[str, str]:
         head["warnings"].insert(0, f"These are stored records of {machines[0]}: nothing was measured here.")
     # a page with a failed chapter is never up to date
     head["sources"] = "" if failed else digest
-    head["ids"] = Counter()
     # scripts and widgets are not for a page: their text stands for them
     kinds = ["text/html", "text/markdown", "image/svg+xml", "image/png", "image/jpeg", "text/latex", "text/plain"]
     config = Config(NbConvertBase={"display_data_priority": kinds})
@@ -158,37 +155,20 @@ def join(chapters: Mapping[str, NotebookNode], failed: Mapping[str, str]) -> Not
 def _to_html(context: jinja2.runtime.Context, source: str) -> str:
     """Convert Markdown to HTML, for the chapter of the cell that it is in."""
     cell = context["cell"]
-    renderer = _Renderer(cell.metadata.get("chapter", ""), context["resources"]["page"]["ids"], cell.get("attachments"))
-    try:
-        return markdown.MarkdownWithMath(renderer, inline=_Inline()).render(source)
-    except markdown.InvalidNotebook as error:
-        return f'<p class="failed">{html.escape(str(error))}</p><pre>{html.escape(source)}</pre>'
-
-
-class _Inline(markdown.MathInlineParser):
-    """Take what pandoc takes for a formula, and leave other dollars as money.
-
-    A formula has no space within its dollars, and no digit after them."""
-
-    SPECIFICATION: ClassVar = markdown.MathInlineParser.SPECIFICATION | {
-        "inline_math_tex": r"(?<![$\\])\$(?!\s)(?P<math_inline_tex>(?:\\[\s\S]|[^$\\])+)(?<!\s)\$(?!\d)"
-    }
+    renderer = _Renderer(cell.metadata.get("chapter", ""), cell.get("attachments"))
+    return markdown.MarkdownWithMath(renderer).render(source)
 
 
 class _Renderer(markdown.IPythonRenderer):
     """Set headings one level down, with ids of their chapter, and formulas as MathML."""
 
-    def __init__(self, chapter: str, ids: Counter[str], attachments: dict | None):
+    def __init__(self, chapter: str, attachments: dict | None):
         super().__init__(escape=False, attachments=attachments)
         self.chapter = chapter
-        self.ids = ids
 
     def heading(self, text: str, level: int, **_) -> str:
         words = re.sub(r"<[^>]+>", "", text).lower()
         name = re.sub(r"\W+", "-", f"{self.chapter}-{words}").strip("-")
-        self.ids[name] += 1
-        if self.ids[name] > 1:
-            name += f"-{self.ids[name]}"
         return f'<h{level + 1} id="{name}">{text}</h{level + 1}>\n'
 
     def block_math(self, body: str) -> str:

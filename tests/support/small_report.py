@@ -61,7 +61,7 @@ $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\left(\frac{Q K^\top
 \qquad b = 8 \, T^2 + 16 \, T d$$
 """
 ODD = r"""
-It is told after a kernel died. A box costs $5 an hour, or $10.
+It is told after a kernel died.
 
 ```
 ## a comment
@@ -74,18 +74,6 @@ In a row $x_{a}_{b}$, and $\left( x$.
 ## 层
 
 One.
-
-## Twice
-
-Two.
-
-## Twice
-
-Three.
-
-## A picture
-
-![pasted](attachment:lost.png)
 """
 OUTPUTS = """
 from IPython.display import Image, Latex, display
