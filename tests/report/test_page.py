@@ -115,7 +115,7 @@ def test_warnings_and_what_is_missing_are_lines_said_once_below_the_answer_and_p
 
 def test_a_chapter_that_fails_is_a_box_and_the_page_goes_on(report, parsed):
     boxes = {box.find_parent("section")["id"]: box.get_text() for box in parsed.select(".failed")}
-    assert list(boxes) == ["precision", "warmup", "published", "method"]
+    assert list(boxes) == ["precision", "warmup", "published"]
     assert "ZeroDivisionError: division by zero" in boxes["precision"]
     assert "Kernel died" in boxes["warmup"]
     assert "published.ipynb: cannot be read: NotJSONError" in boxes["published"]
