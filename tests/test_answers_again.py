@@ -74,7 +74,7 @@ ANSWERS = [
      rf"\| {SIZE} \| (?P<variant>\w+) \| {cell('total_ms')} {cell('backward_ms')} {cell('synchronization_ms')}"),
     ("parallel", "parallel", {},
      rf"at {BATCH} in {PRECISION} takes on (?P<world>\d+) ranks by \w+, against .*?: in {SIZE} {TOTAL} .*"
-     rf"shortest means: (?P<variant>\w+) in"),
+     rf"Shortest mean: (?P<variant>\w+) in"),
     ("peers", "peers", {"program": "transformers"},
      rf"our step, {SIZE} at {BATCH}\. In {PRECISION} the Llama's step is .*?{SPEEDUP}"),
     ("ceilings", "ceilings", {}, r"products (?P<products_tflops>[\d.,]+) TFLOP/s in (?P<precision>\w+)"),

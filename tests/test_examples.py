@@ -48,7 +48,7 @@ def test_the_loss_falls_with_masters_where_they_are_asked_for(monkeypatch, tmp_p
 
 def test_the_lines_to_copy_train_any_model_in_plain_pytorch(monkeypatch):
     cells = nbformat.read(ROOT / "notebooks/ladder.ipynb", 4).cells
-    (lines,) = re.findall(r"```python\n(.*?)```", "\n".join(cell.source for cell in cells), re.DOTALL)
+    training, compiling = re.findall(r"```python\n(.*?)```", "\n".join(cell.source for cell in cells), re.DOTALL)
     torch.manual_seed(0)
     linear = [torch.nn.Linear(8, 8), torch.nn.Linear(8, 3)]
     network = torch.nn.Sequential(*linear)
@@ -60,6 +60,8 @@ def test_the_lines_to_copy_train_any_model_in_plain_pytorch(monkeypatch):
     set_to = {}
     monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=set_to.__setitem__))
     before = cross_entropy(network(batch[0]), batch[1])
-    exec(lines, {"model": network, "loss_of": cross_entropy, "data": [batch] * 20})
+    names = {"model": network, "loss_of": cross_entropy, "data": [batch] * 20, "torch": torch}
+    exec(compiling, names)
+    exec(training, names)
     assert cross_entropy(network(batch[0]), batch[1]) < before
     assert set_to == allocator.KEEP

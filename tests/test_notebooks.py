@@ -32,8 +32,7 @@ def test_a_notebook_keeps_its_form(file):
         lines = cell.source.splitlines()
         assert len(lines) - lines.count("") <= 15, cell.source
         total += len(lines)
-    # explore is a small program with menus, and no chapter
-    assert total <= (140 if file.stem == "explore" else 120)
+    assert total <= 120
 
 
 def test_each_experiment_has_an_entry_and_each_entry_a_notebook():

@@ -75,7 +75,7 @@ def times(row: Row, phase: str = "") -> str:
         # a ratio without an interval can be anything but close to one, and still decides nothing
         return f"{factor} as fast as {rival}, without an interval: its rounds are too few or too far apart"
     if not phase and _cell(row, "advice") == "probable":
-        return f"probably faster than {rival}: {factor}"
+        return f"probably faster than {rival}, but unclear: {factor}"
     return f"neither clearly faster nor slower than {rival}: {factor}"
 
 

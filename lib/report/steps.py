@@ -125,7 +125,7 @@ def list_deviations(records: pd.DataFrame) -> pd.DataFrame:
     runs["is_whole"] = runs["optimizer_ms"].notna()
     runs = runs.sort_values([*SHAPE, "is_whole", "off", "samples", "early"]).drop_duplicates(SHAPE, keep="last")
     for part in parts:
-        spreads = runs[part].astype(object).map(_tell_spread, na_action="ignore").fillna("none")
+        spreads = runs[part].map(_tell_spread, na_action="ignore").astype(object).fillna("none")
         runs[part.removesuffix("_ms")] = spreads.where(runs["samples"] > 1, "")
     runs["batch × tokens"] = runs["batch_size"].astype(str) + " × " + runs["context_length"].astype(str)
     relative = runs[parts].map(lambda times: 100 * np.std(times, ddof=1) / np.mean(times), na_action="ignore")

@@ -17,17 +17,15 @@ def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
 
     - `type`: the precision, and if inputs in fp32 are converted to it. `line`: triton in bf16.
     - `heads`: 8 sequences, 1 head of 64.
-    - `naive_total_ms` with its ends, alone, or else of pairs. `naive_is_swapping`: half of it took new memory.
+    - `naive_total_ms` with its ends, alone, or else of pairs.
     - `over_naive_speedup` with its ends: of pairs with *naive*, or else the quotient of both times, between the
       quotients of their opposite ends. It is NaN for *naive* itself, and where it ran in one process of several.
     - `over_naive`: faster, slower, same or unclear. Of a quotient it goes by those ends that are known."""
     here = pd.concat([here, list_paired_naive(here)], ignore_index=True)
     is_paired = (here["baseline"] == "naive") & (here["variant"] != "naive")
-    naive = here.query("variant == 'naive' and total_ms > 0")
-    naive = naive.assign(is_swapping=2 * naive["new_memory"] >= naive["rounds"])
-    naive = naive.set_index(PROBLEM)[[*TOTAL, "is_swapping"]].add_prefix("naive_")
+    naive = here.query("variant == 'naive' and total_ms > 0").set_index(PROBLEM)[TOTAL].add_prefix("naive_")
     rows = here.join(naive, PROBLEM)
-    naive_ms, naive_low, naive_high = rows[naive.columns[:3]].astype(float).T.to_numpy()
+    naive_ms, naive_low, naive_high = rows[naive.columns].astype(float).T.to_numpy()
     own_ms, own_low, own_high = rows[TOTAL].astype(float).T.to_numpy()
     ratio = pd.DataFrame(
         np.transpose([naive_ms / own_ms, naive_low / own_high, naive_high / own_low]), rows.index, ENDS
@@ -44,7 +42,6 @@ def beside_naive(here: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(
         **ratio.add_prefix("over_naive_"),
         over_naive=verdicts.where(ratio["speedup"].notna(), "").mask(is_lone, "pairs in one process"),
-        naive_is_swapping=rows["naive_is_swapping"].eq(True),
         type=kinds.replace("fp32, converted", "fp32"),
         line=rows["variant"] + " in " + rows["precision"],
         heads=batches + " of " + rows["d_head"].astype(str),

@@ -12,6 +12,7 @@ from lib.report import sentences
 
 KIND = ["operation", "world", "backend"]
 FAR_PERCENT = 50  # a line that is farther off explains no time
+WIDE = 2  # an interval whose ends are farther apart decides nothing
 REPLICAS = ("naive", "flat", "overlap", "bucketed")  # ways that average gradients of whole models
 
 
@@ -110,7 +111,9 @@ def predict_steps(steps: pd.DataFrame, reduces: pd.DataFrame) -> pd.DataFrame:
 def compare(sent: pd.DataFrame) -> pd.Series:
     """Say of each step of `predict_steps` if it came as predicted: yes, wait longer, step later …
 
-    Only intervals apart from the prediction count; the text is empty where there is nothing to compare."""
+    Only intervals apart from the prediction count. One wider than a factor of two that holds it decides nothing. The
+    text is empty where there is nothing to compare."""
+    is_wide = pd.Series(False, sent.index)
     lines = pd.Series("", sent.index)
     known = pd.Series(False, sent.index)
     for name, expected, above, below in [
@@ -118,9 +121,11 @@ def compare(sent: pd.DataFrame) -> pd.Series:
         ("total_ms", "predicted_step_ms", ", step later", ", step earlier"),
     ]:
         known |= sent[[f"{name}_low", expected]].notna().all(axis="columns")
+        is_wide |= sent[f"{name}_high"] > WIDE * sent[f"{name}_low"]
         for rows, words in zip(sentences.apart(sent, name, expected), (above, below), strict=True):
             lines[rows] += words
-    return lines.str.removeprefix(", ").mask(known & (lines == ""), "yes")
+    holds = known & (lines == "")
+    return lines.str.removeprefix(", ").mask(holds, "yes").mask(holds & is_wide, "undecided")
 
 
 def judge(sent: pd.DataFrame) -> str:
@@ -131,7 +136,9 @@ def judge(sent: pd.DataFrame) -> str:
         return ""
     count = {word: known.str.contains(word).sum() or "none" for word in ("later", "earlier", "longer", "shorter")}
     lines = f"Of {len(known)} steps {count['later']} came later than predicted and {count['earlier']} earlier; "
-    return f"{lines}{count['longer']} waited longer and {count['shorter']} shorter."
+    lines += f"{count['longer']} waited longer and {count['shorter']} shorter."
+    wide = known.str.contains("undecided").sum()
+    return lines + f" {wide} are undecided: an interval is wider than a factor of two." * bool(wide)
 
 
 def judge_buckets(sent: pd.DataFrame) -> str:

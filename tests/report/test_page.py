@@ -102,7 +102,7 @@ def test_details_are_folded(parsed):
 def test_warnings_and_what_is_missing_are_lines_said_once_below_the_answer_and_progress_does_not_appear(parsed):
     lines = [(line.find_parent("section")["id"], line.get_text()) for line in parsed.select("p.missing")]
     assert lines == [
-        ("summary", "Fastest step: not measured by this sweep"),
+        ("summary", "With switches on: not measured by this sweep"),
         ("summary", "What to switch on: gains over the rung before, and prices: not measured by this sweep"),
         ("kernels", "Not measured by this sweep."),
         ("attention", "bf16 on this machine: not measured by this sweep"),

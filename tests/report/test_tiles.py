@@ -53,8 +53,7 @@ def test_a_time_without_an_interval_is_its_own_end():
     assert pd.isna(compared.loc["triton", "over_naive_speedup_low"])
 
 
-def test_converted_inputs_and_new_memory_are_named():
-    converted = {"variant": "naive", "native": False, "new_memory": 1, **times(5.0, 4.0, 6.0)}
+def test_converted_inputs_are_named():
+    converted = {"variant": "naive", "native": False, **times(5.0, 4.0, 6.0)}
     row = compare(converted).loc["naive"]
     assert row["type"] == "bf16, converted"
-    assert row["naive_is_swapping"]
