@@ -16,7 +16,6 @@ class Variant:
     """Describe one way to compute what an experiment measures.
 
     - `baseline`: the variant that it is paired with, "" for none.
-    - `hue`, `dash`: its look in figures, a key of `plots.HUES` and one of `plots.DASHES`.
     - `words`: its name in sentences.
     - `compiles`: True if it goes through torch.compile.
     - `holds_scores`: True if attention keeps all scores for its backward pass, and does not work in tiles.
@@ -28,8 +27,6 @@ class Variant:
     """
 
     baseline: str = ""
-    hue: str = field(default="", repr=False)
-    dash: str = field(default="", repr=False)
     words: str = field(default="", repr=False)
     compiles: bool = False
     holds_scores: bool = False
@@ -105,15 +102,15 @@ CATALOG = {
             "device",
         ),
         variants={
-            "naive": Variant(hue="ink", holds_scores=True),
-            "tiled": Variant("naive", "orange"),
-            "sdpa": Variant("naive", "green"),
-            "sdpa_flash": Variant("sdpa", "green", "dashed"),
-            "sdpa_efficient": Variant("sdpa", "green", "dotted"),
-            "sdpa_cudnn": Variant("sdpa", "green", "dashdot"),
-            "compiled": Variant("naive", "ink", "dashed", compiles=True, holds_scores=True),
-            "flash_compiled": Variant("sdpa", "orange", "dashed", compiles=True),
-            "triton": Variant("sdpa", "blue"),
+            "naive": Variant(holds_scores=True),
+            "tiled": Variant("naive"),
+            "sdpa": Variant("naive"),
+            "sdpa_flash": Variant("sdpa"),
+            "sdpa_efficient": Variant("sdpa"),
+            "sdpa_cudnn": Variant("sdpa"),
+            "compiled": Variant("naive", compiles=True, holds_scores=True),
+            "flash_compiled": Variant("sdpa", compiles=True),
+            "triton": Variant("sdpa"),
         },
         baseline={"native": False, "precision": "fp32"},
     ),
@@ -126,11 +123,11 @@ CATALOG = {
         title="Optimizer steps",
         fields=("variant", "shapes", "num_params", "param_size", "amsgrad", "cold", "device"),
         variants={
-            "single_tensor": Variant(hue="ink"),
-            "foreach": Variant("single_tensor", "orange"),
-            "fused": Variant("single_tensor", "green", counts_on_device=True),
-            "compiled_single_tensor": Variant("single_tensor", "ink", "dashed", compiles=True, counts_on_device=True),
-            "compiled_foreach": Variant("single_tensor", "orange", "dashed", compiles=True, counts_on_device=True),
+            "single_tensor": Variant(),
+            "foreach": Variant("single_tensor"),
+            "fused": Variant("single_tensor", counts_on_device=True),
+            "compiled_single_tensor": Variant("single_tensor", compiles=True, counts_on_device=True),
+            "compiled_foreach": Variant("single_tensor", compiles=True, counts_on_device=True),
         },
     ),
     "precision": Experiment(title="Mixed precision", fields=("subject", "precision", "device")),
@@ -147,16 +144,16 @@ CATALOG = {
         ),
         alone=True,
         variants={
-            "plain": Variant(hue="ink"),
-            "naive": Variant("torch_ddp", "purple"),
-            "flat": Variant("torch_ddp", "sky"),
-            "overlap": Variant("torch_ddp", "orange"),
-            "bucketed": Variant("torch_ddp", "blue", has_buckets=True),
-            "sharded": Variant("torch_zero", "yellow", scheme="sharded", has_buckets=True),
-            "fsdp": Variant("torch_fsdp", "green", scheme="fsdp"),
-            "torch_ddp": Variant(hue="blue", dash="dashed", has_buckets=True),
-            "torch_zero": Variant(hue="yellow", dash="dashed", scheme="sharded", has_buckets=True),
-            "torch_fsdp": Variant(hue="green", dash="dashed", scheme="fsdp"),
+            "plain": Variant(),
+            "naive": Variant("torch_ddp"),
+            "flat": Variant("torch_ddp"),
+            "overlap": Variant("torch_ddp"),
+            "bucketed": Variant("torch_ddp", has_buckets=True),
+            "sharded": Variant("torch_zero", scheme="sharded", has_buckets=True),
+            "fsdp": Variant("torch_fsdp", scheme="fsdp"),
+            "torch_ddp": Variant(has_buckets=True),
+            "torch_zero": Variant(scheme="sharded", has_buckets=True),
+            "torch_fsdp": Variant(scheme="fsdp"),
         },
         baseline={"bucket_mib": 0},
     ),
@@ -164,7 +161,7 @@ CATALOG = {
         title="Training steps of other libraries",
         fields=("size", "context_length", "batch_size", "precision", "program", "device"),
         axis="program",
-        variants={"ours": Variant(hue="ink"), "transformers": Variant("ours", "orange")},
+        variants={"ours": Variant(), "transformers": Variant("ours")},
     ),
     "ceilings": Experiment(
         title="Limits of the machine",

@@ -9,7 +9,6 @@ from lib.catalog import CATALOG, Experiment, Variant
 from lib.experiments import ladder
 from lib.experiments.cases import case_class
 from lib.parallel import ddp
-from lib.report import plots
 
 WITH_VARIANTS = [name for name, entry in CATALOG.items() if entry.variants and name != "ladder"]
 
@@ -27,13 +26,8 @@ def test_a_family_without_a_field_of_its_own_has_names_of_the_catalogue():
 
 
 @pytest.mark.parametrize("experiment", CATALOG)
-def test_a_baseline_is_a_variant_and_a_look_is_one_of_the_palette_that_no_other_variant_has(experiment):
+def test_a_baseline_is_a_variant(experiment):
     variants = CATALOG[experiment].variants
-    looks = [(variant.hue, variant.dash) for variant in variants.values() if variant.hue]
-    assert len(set(looks)) == len(looks)
-    for hue, dash in looks:
-        assert hue in plots.HUES
-        assert dash in plots.DASHES
     for variant in variants.values():
         assert variant.baseline in {"", *variants}
         assert set(variant.needs) < set(variants)
@@ -71,9 +65,9 @@ def digest_with(monkeypatch, experiment, **changes):
 
 
 @pytest.mark.parametrize("experiment", ["adam", "step"])
-def test_what_changes_a_measurement_makes_records_stale_and_looks_do_not(monkeypatch, experiment):
+def test_what_changes_a_measurement_makes_records_stale_and_words_do_not(monkeypatch, experiment):
     today = watched.digest(experiment)
-    assert digest_with(monkeypatch, experiment, hue="sky", dash="dotted", words="fused AdamW") == today
+    assert digest_with(monkeypatch, experiment, words="fused AdamW") == today
     assert digest_with(monkeypatch, experiment, baseline="foreach") != today
     assert digest_with(monkeypatch, experiment, compiles=True) != today
 

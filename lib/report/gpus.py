@@ -93,10 +93,8 @@ def tell(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
         saved_ms = f"{row.optimizer_ms / 2:.0f} of {row.optimizer_ms:.0f} ms"
         text = f"One {row.hardware} takes {sentences.ms(row, 'total')} for a step of {row.size} at {row.batch_size} × "
         text += f"{row.context_length} tokens in {row.precision}. Two, each with as many tokens, should wait for "
-        text += (
-            f"messages {', '.join(waiting)}, at most {hidden.wait_ms:.1f} ms by overlap and all buckets (predicted, "
-        )
-        text += f"not measured). A sharded optimizer should save {saved_ms} and wait "
+        text += f"messages {', '.join(waiting)}, at most {hidden.wait_ms:.1f} ms by overlap and all buckets "
+        text += f"(predicted, not measured). A sharded optimizer should save {saved_ms} and wait "
         text += f"{ways.loc['sharded', 'wait_ms']:.0f} ms for weights."
         printed_ms = ways.loc[["naive", "flat"], "printed_wait_ms"]
         if printed_ms.notna().all():
@@ -117,7 +115,8 @@ def tell_sharded(step: pd.DataFrame, predicted: pd.DataFrame) -> str:
     saved_gib = (printed.loc["plain"] - printed.loc["sharded"]) / 1024
     # moments have twice the bytes of the gradients, and two ranks share them
     expected_gib = sum(list_gradients(row["size"])) * 1e6 / 2**30
-    saved_ms, less_ms, wait_ms = -steps_ms.diff().iloc[1], row["optimizer_ms"] / 2, ways.loc["sharded", "wait_ms"]
+    saved_ms = steps_ms[WHOLE] - steps_ms["sharded"]
+    less_ms, wait_ms = row["optimizer_ms"] / 2, ways.loc["sharded", "wait_ms"]
     text = f"Printed for {row['size']} on two H100 ({SOURCE}), MiB when built / before the optimizer / after it: "
     text += f"{whole} whole, {shard} sharded, {saved_gib.iloc[-1]:.1f} GiB saved, {expected_gib:.1f} predicted. Steps "
     text += f"take {' and '.join(steps_ms.map('{:.1f}'.format))} ms, {saved_ms:.0f} saved, predicted {less_ms:.0f} − "

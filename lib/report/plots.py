@@ -9,8 +9,6 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib.catalog import CATALOG, Variant
-
 # the hues of Okabe and Ito (2008), as light as 3:1 on a white and on a black page allows
 HUES = {
     "blue": "#0072b2", "orange": "#c08500", "green": "#009e73", "purple": "#c76fa1", "sky": "#1d98dd",
@@ -22,8 +20,6 @@ PAGE_INKS = {
     HUES["ink"]: "currentColor", "#333333": "currentColor", QUIET: f"var(--quiet, {QUIET})",
     PAGE: f"var(--page, {PAGE})",
 }  # fmt: skip
-# lengths of strokes and gaps, as seaborn takes them
-DASHES = {"": "", "dashed": (4, 1.5), "dotted": (1, 1.2), "dashdot": (4, 1.2, 1, 1.2)}
 LARGE_RATIO = 8  # beyond it a linear axis has no room for what is slower
 MESSAGES = ("all-reduce", "all-gather", "reduce-scatter")
 STACK = ("sky", "blue", "orange", "green", "purple", "vermilion", "yellow", "grey")  # of the parts of a bar
@@ -48,13 +44,10 @@ def use_style() -> None:
 
 
 def palette(names: pd.Series) -> dict[object, str]:
-    """Return each name's colour, for seaborn's `palette`: its own, or a free one."""
-    return {name: HUES[hue] for name, hue, _ in _looks(names)}
-
-
-def dashes(names: pd.Series) -> dict[object, object]:
-    """Return each name's dashes, for seaborn's `dashes`: those of its variant."""
-    return {name: DASHES[dash] for name, _, dash in _looks(names)}
+    """Return a colour for each name, in the order in which they appear."""
+    # ink is for references
+    hues = [hue for name, hue in HUES.items() if name != "ink"]
+    return dict(zip(names.unique(), itertools.cycle(hues), strict=False))
 
 
 @mpl.rc_context(STYLE)
@@ -141,15 +134,3 @@ def svg(figure: Figure, alt: str) -> str:
         text = re.sub(rf"(<text[^>]*fill: ){hue}", rf"\1var(--{name}, {hue})", text)
     # what has no colour of its own is black in SVG
     return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(alt)}" fill="currentColor" ', 1).strip()
-
-
-def _looks(names: pd.Series) -> list[tuple[object, str, str]]:
-    """Return each name with its hue and dash: the catalogue's, or a free hue."""
-    names = list(names.drop_duplicates())
-    # some are variants in two experiments: the one that knows most of them is meant
-    variants = max(CATALOG.values(), key=lambda entry: len(set(names) & set(entry.variants))).variants
-    looks = {name: variants.get(name, Variant()) for name in names}
-    used = {variant.hue for variant in looks.values()}
-    # ink is for references
-    free_hues = itertools.cycle([hue for hue in HUES if hue != "ink" and hue not in used] or HUES)
-    return [(name, variant.hue or next(free_hues), variant.dash) for name, variant in looks.items()]

@@ -25,8 +25,8 @@ rows = [(name, length, factor * (length / 256) ** 2)
         for name, factor in {"naive": 4.0, "tiled": 3.1, "sdpa": 1.2}.items() for length in (256, 512, 1024, 2048)]
 frame = pd.DataFrame(rows, columns=["variant", "seq_len", "total_ms"])
 drawn = plots.blank(2.7)
-looks = {"palette": plots.palette(frame["variant"]), "dashes": plots.dashes(frame["variant"])}
-seaborn.lineplot(frame, x="seq_len", y="total_ms", hue="variant", style="variant", ax=drawn.axes[0], **looks)
+hues = plots.palette(frame["variant"])
+seaborn.lineplot(frame, x="seq_len", y="total_ms", hue="variant", palette=hues, ax=drawn.axes[0])
 report.figure(drawn, "Time by length: naive grows fastest.", "lengths")
 """
 TABLE = """
