@@ -4,14 +4,16 @@ This is the roofline (Williams, Waterman and Patterson 2009). A ceiling is the b
 reached, so that no code beats it but by a cache or by noise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from lib import records
 from lib.catalog import CATALOG
-from lib.config import MODES
+from lib.config import MODES, SIZES
+from lib.cost.flops import adam_bytes, forward_flops, shape_of
 
 MOVING = ("read", "copy", "add", "adamw")  # operations of ceilings that only move memory
 PRODUCTS = ("matmul", "projection", "up", "down", "head", "products")
@@ -40,6 +42,24 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
     for flops, moved_bytes in parts:
         total_ms += np.maximum(flops / flops_per_ms, moved_bytes / bytes_per_ms)
     return total_ms
+
+
+def tell_untimed(step: pd.DataFrame, timed: Collection[str]) -> str:
+    """Say how long the step of other sizes than `timed` would take if each came as near to its bound as this one.
+
+    `step` is one row of the plain table. The bound is that of the products' FLOPs and the optimizer's bytes."""
+    texts = []
+    for row in step.dropna(subset="bound_percent").itertuples():
+        products, memory = best_rates(load_ceilings(row.machine))
+        for size in SIZES.keys() - set(timed):
+            shape = shape_of(replace(SIZES[size], context_length=row.context_length), row.batch_size)
+            # the backward pass has twice the products of the forward pass
+            products_s = 3 * forward_flops(shape) / products[row.device, row.precision]
+            bound_s = products_s + adam_bytes(shape.parameters, amsgrad=False) / memory[row.device]
+            seconds = float(f"{100 * bound_s / row.bound_percent:.2g}")
+            texts.append((shape.parameters, f"{size} {seconds:g} s"))
+    told = ", ".join(text for _, text in sorted(texts))
+    return f"Estimates, not timed: as near to their bounds as this step, others take {told}." if texts else ""
 
 
 def load_ceilings(machine: str) -> pd.DataFrame:

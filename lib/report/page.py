@@ -32,7 +32,7 @@ from lib.report.table import list_processes
 CHAPTERS = (
     "summary", "step", "ladder", "kernels", "memory", "attention", "flash", "attention_module", "compile", "adam",
     "precision", "warmup", "collectives", "parallel", "sharding", "accounting", "peers", "ceilings", "calibration",
-    "questions", "published", "method",
+    "published", "method", "questions",
 )  # fmt: skip
 QUOTING = ("summary", "questions")  # executed last, with the answers of all others
 DETAIL = "in detail"  # what follows this heading of a chapter is folded

@@ -134,11 +134,10 @@ def judge(sent: pd.DataFrame) -> str:
     known = came[came != ""]
     if known.empty:
         return ""
-    count = {word: known.str.contains(word).sum() or "none" for word in ("later", "earlier", "longer", "shorter")}
-    lines = f"Of {len(known)} steps {count['later']} came later than predicted and {count['earlier']} earlier; "
-    lines += f"{count['longer']} waited longer and {count['shorter']} shorter."
-    wide = known.str.contains("undecided").sum()
-    return lines + f" {wide} are undecided: an interval is wider than a factor of two." * bool(wide)
+    counts = known.replace("yes", "as predicted").value_counts()
+    told = ", ".join(counts.astype(str) + " " + counts.index)
+    wide = " Undecided: an interval wider than a factor of two holds the prediction." * ("undecided" in counts)
+    return f"Of {len(known)} steps: {told}.{wide}"
 
 
 def judge_buckets(sent: pd.DataFrame) -> str:

@@ -1,10 +1,12 @@
 """A bound is the roofline of the best rates that the same machine reached."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 import by_hand
+from lib.config import SIZES
 from lib.report import bounds
 
 MACHINE = "xeon-2c-0e51"  # of the records kept in git
@@ -94,3 +96,15 @@ def test_a_call_takes_the_geometric_mean_of_the_rounds_medians(reference):
     calls = reference["ceilings"].query("operation == 'call'")["total_ms"]
     assert bounds.call_us(MACHINE).to_dict() == pytest.approx({"cpu": stats.gmean(calls.map(np.median))})
     assert bounds.call_us("nobody-1c").empty
+
+
+def test_other_sizes_are_estimated_as_near_to_their_bounds_as_the_step(monkeypatch):
+    rates = pd.Series({("cpu", "fp32"): 2e11}), pd.Series({"cpu": 6e10})
+    monkeypatch.setattr(bounds, "load_ceilings", lambda machine: machine)
+    monkeypatch.setattr(bounds, "best_rates", lambda ceilings: rates)
+    shape = {"machine": "here", "device": "cpu", "precision": "fp32", "context_length": 128, "batch_size": 4}
+    timed = SIZES.keys() - {"small"}
+    told = bounds.tell_untimed(pd.DataFrame([shape | {"bound_percent": 50.0}]), timed)
+    # 378.7 GFLOP at the rate of products, and 28 bytes for each of 128.6 million parameters
+    assert told == "Estimates, not timed: as near to their bounds as this step, others take small 3.9 s."
+    assert bounds.tell_untimed(pd.DataFrame([shape | {"bound_percent": float("nan")}]), timed) == ""

@@ -88,12 +88,12 @@ def test_only_intervals_apart_from_a_prediction_are_told_as_others():
         total_ms=8.0, predicted_step_ms=6.0, predicted_wait_ms=2.0,
     )  # fmt: skip
     assert waits.compare(sent).tolist() == ["wait longer", "step later"]
-    told = "Of 2 steps 1 came later than predicted and none earlier; 1 waited longer and none shorter."
-    assert waits.judge(sent) == told
+    assert waits.judge(sent) == "Of 2 steps: 1 wait longer, 1 step later."
     # what is wide holds anything
     wide = sent.assign(total_ms_low=2.0, total_ms_high=9.0, wait_ms_low=1.0, wait_ms_high=3.0)
     assert waits.compare(wide).tolist() == ["undecided"] * 2
-    assert waits.judge(wide).endswith("shorter. 2 are undecided: an interval is wider than a factor of two.")
+    told = "Of 2 steps: 2 undecided. Undecided: an interval wider than a factor of two holds the prediction."
+    assert waits.judge(wide) == told
     unknown = rows({"variant": "naive"}, predicted_step_ms=1, predicted_wait_ms=1)
     assert waits.judge(unknown) == waits.compare(unknown).sum() == ""
 
