@@ -135,7 +135,7 @@ def judge(sent: pd.DataFrame) -> str:
     if known.empty:
         return ""
     counts = known.replace("yes", "as predicted").value_counts()
-    told = ", ".join(counts.astype(str) + " " + counts.index)
+    told = ", ".join(counts.astype(str) + " " + counts.index.str.replace(", ", " and "))
     wide = " Undecided: an interval wider than a factor of two holds the prediction." * ("undecided" in counts)
     return f"Of {len(known)} steps: {told}.{wide}"
 
