@@ -59,7 +59,7 @@ def tell_untimed(step: pd.DataFrame, timed: Collection[str]) -> str:
             seconds = float(f"{100 * bound_s / row.bound_percent:.2g}")
             texts.append((shape.parameters, f"{size} {seconds:g} s"))
     told = ", ".join(text for _, text in sorted(texts))
-    return f"Estimates, not timed: as near to their bounds as this step, others take {told}." if texts else ""
+    return f"Estimates, whether they fit or not: as near to their bounds, others take {told}." if texts else ""
 
 
 def load_ceilings(machine: str) -> pd.DataFrame:

@@ -229,7 +229,7 @@ def price(rung: tuple) -> str:
     if {"bf16_products", "bf16"}.intersection(switches) and rung.logits_error > bounds.EXACT:
         prices.append(f"logits off by {100 * rung.logits_error:.2g}%")
     elif "bf16_products" in switches and rung.logits_error <= bounds.EXACT:
-        prices.append("calls another fp32 library, results stay as accurate")
+        prices.append("calls another fp32 library, here as accurate")
     if any(CATALOG["ladder"].variants[switch].compiles for switch in switches) and rung.first_ms > 0:
         first, low, high = (f"{end / 1000:.2g}" for end in (rung.first_ms, rung.first_ms_low, rung.first_ms_high))
         prices.append(f"a first step that compiles {first}{f' ({low} to {high})' * (low != high)} s")

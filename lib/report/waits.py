@@ -111,21 +111,22 @@ def predict_steps(steps: pd.DataFrame, reduces: pd.DataFrame) -> pd.DataFrame:
 def compare(sent: pd.DataFrame) -> pd.Series:
     """Say of each step of `predict_steps` if it came as predicted: yes, wait longer, step later …
 
-    Only intervals apart from the prediction count. One wider than a factor of two that holds it decides nothing. The
-    text is empty where there is nothing to compare."""
-    is_wide = pd.Series(False, sent.index)
+    Only intervals apart from the prediction count. One wider than a factor of two that holds it decides nothing: wait
+    undecided. The text is empty where there is nothing to compare."""
     lines = pd.Series("", sent.index)
     known = pd.Series(False, sent.index)
-    for name, expected, above, below in [
-        ("wait_ms", "predicted_wait_ms", ", wait longer", ", wait shorter"),
-        ("total_ms", "predicted_step_ms", ", step later", ", step earlier"),
+    for name, expected, part, above, below in [
+        ("wait_ms", "predicted_wait_ms", ", wait ", "longer", "shorter"),
+        ("total_ms", "predicted_step_ms", ", step ", "later", "earlier"),
     ]:
-        known |= sent[[f"{name}_low", expected]].notna().all(axis="columns")
-        is_wide |= sent[f"{name}_high"] > WIDE * sent[f"{name}_low"]
-        for rows, words in zip(sentences.apart(sent, name, expected), (above, below), strict=True):
-            lines[rows] += words
-    holds = known & (lines == "")
-    return lines.str.removeprefix(", ").mask(holds, "yes").mask(holds & is_wide, "undecided")
+        has_ends = sent[[f"{name}_low", expected]].notna().all(axis="columns")
+        known |= has_ends
+        came = pd.Series("", sent.index)
+        came[has_ends & (sent[f"{name}_high"] > WIDE * sent[f"{name}_low"])] = f"{part}undecided"
+        for rows, word in zip(sentences.apart(sent, name, expected), (above, below), strict=True):
+            came[rows] = f"{part}{word}"
+        lines += came
+    return lines.str.removeprefix(", ").mask(known & (lines == ""), "yes")
 
 
 def judge(sent: pd.DataFrame) -> str:
@@ -136,7 +137,8 @@ def judge(sent: pd.DataFrame) -> str:
         return ""
     counts = known.replace("yes", "as predicted").value_counts()
     told = ", ".join(counts.astype(str) + " " + counts.index.str.replace(", ", " and "))
-    wide = " Undecided: an interval wider than a factor of two holds the prediction." * ("undecided" in counts)
+    is_wide = bool(known.str.contains("undecided").any())
+    wide = " Undecided: an interval wider than a factor of two holds the prediction." * is_wide
     return f"Of {len(known)} steps: {told}.{wide}"
 
 

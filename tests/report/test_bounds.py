@@ -106,5 +106,5 @@ def test_other_sizes_are_estimated_as_near_to_their_bounds_as_the_step(monkeypat
     timed = SIZES.keys() - {"small"}
     told = bounds.tell_untimed(pd.DataFrame([shape | {"bound_percent": 50.0}]), timed)
     # 378.7 GFLOP at the rate of products, and 28 bytes for each of 128.6 million parameters
-    assert told == "Estimates, not timed: as near to their bounds as this step, others take small 3.9 s."
+    assert told == "Estimates, whether they fit or not: as near to their bounds, others take small 3.9 s."
     assert bounds.tell_untimed(pd.DataFrame([shape | {"bound_percent": float("nan")}]), timed) == ""

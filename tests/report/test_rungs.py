@@ -83,7 +83,7 @@ def test_without_rungs_there_is_nothing_to_compare():
     [
         ("fused", 0.00729, ""),
         ("bf16", 0.00729, "logits off by 0.73%"),
-        ("bf16_products", 4e-7, "calls another fp32 library, results stay as accurate"),
+        ("bf16_products", 4e-7, "calls another fp32 library, here as accurate"),
         ("compiled", 0.00729, "a first step that compiles 9.5 (7 to 9.5) s"),
         ("fused+bf16+compiled", 0.00729, "logits off by 0.73%, a first step that compiles 9.5 (7 to 9.5) s"),
         ("fused+bf16+compiled", math.nan, "a first step that compiles 9.5 (7 to 9.5) s"),
