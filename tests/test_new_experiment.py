@@ -15,7 +15,7 @@ TOY = ROOT / "tests" / "support" / "toy"
 ENTRY = """
     "softmax": Experiment(
         title="Softmaxes", fields=("variant", "width", "device"),
-        variants={"stepwise": Variant(hue="ink"), "one_call": Variant("stepwise", "green")}
+        variants={"stepwise": Variant(), "one_call": Variant("stepwise")}
     ),
 }  # fmt: skip
 
