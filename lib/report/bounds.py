@@ -45,7 +45,7 @@ def bound_ms(experiment: str, machine: str, table: pd.DataFrame) -> pd.Series:
 
 
 def tell_untimed(step: pd.DataFrame, timed: Collection[str]) -> str:
-    """Say how long the step of other sizes than `timed` would take if each came as near to its bound as this one.
+    """Say how long a step of sizes that are not `timed` would take, as near to its bound as this one.
 
     `step` is one row of the plain table. The bound is that of the products' FLOPs and the optimizer's bytes."""
     texts = []
